@@ -6,13 +6,19 @@
 //!
 //! Source: `ParseCSR` in `pkg/apis/certificates/helpers.go`, Go's `crypto/x509`.
 
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use ring::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use x509_cert::Certificate;
 use x509_cert::der::asn1::{AnyRef, BitString};
 use x509_cert::der::oid::ObjectIdentifier;
-use x509_cert::der::oid::db::{rfc4519, rfc5912, rfc8410};
+use x509_cert::der::oid::db::{rfc4519, rfc5280, rfc5912, rfc8410};
 use x509_cert::der::{Decode as _, Encode as _, Reader, SliceReader, Tag, Tagged as _};
-use x509_cert::request::CertReqInfo;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::request::{CertReqInfo, ExtensionReq};
 use x509_cert::spki::AlgorithmIdentifierOwned;
 
 const REQUEST_LABEL: &str = "CERTIFICATE REQUEST";
@@ -76,6 +82,26 @@ impl CertificateRequest {
         last.map_or(Ok(String::new()), |attribute| text(&attribute.value))
     }
 
+    /// Returns the number of DNS names and IP addresses, if the subject is that of a node and no other names are present.
+    fn hosts_of_node(&self) -> Option<usize> {
+        let (groups, user) = (self.organizations().ok()?, self.common_name().ok()?);
+        let mut hosts = 0;
+        let requested = self.info.attributes.iter().filter(|attribute| attribute.oid == rfc5912::ID_EXTENSION_REQ);
+        for extensions in requested.flat_map(|attribute| attribute.values.iter()) {
+            let extensions = extensions.decode_as::<ExtensionReq>().ok()?.0;
+            for names in extensions.iter().filter(|extension| extension.extn_id == rfc5280::ID_CE_SUBJECT_ALT_NAME) {
+                for name in SubjectAltName::from_der(names.extn_value.as_bytes()).ok()?.0 {
+                    match name {
+                        GeneralName::DnsName(_) | GeneralName::IpAddress(_) => hosts += 1,
+                        GeneralName::Rfc822Name(_) | GeneralName::UniformResourceIdentifier(_) => return None,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        (groups == ["system:nodes"] && user.starts_with("system:node:")).then_some(hosts)
+    }
+
     /// Verifies the signature of the request with its own public key (`CertificateRequest.CheckSignature`).
     ///
     /// # Errors
@@ -137,6 +163,20 @@ impl CertificateRequest {
             (alg_id::RSA_PSS_SHA512.as_ref(), &signature::RSA_PSS_2048_8192_SHA512),
         ];
         known.into_iter().find(|(identifier, _)| *identifier == content).map(|(_, algorithm)| algorithm)
+    }
+}
+
+/// Returns the signer that upstream derives from a request in PEM and base64 without a signer, and from its usages
+/// (`DefaultSignerNameFromSpec` in `pkg/apis/certificates/v1beta1/defaults.go`).
+pub(crate) fn former_signer<'a>(request: &str, usages: impl Iterator<Item = &'a str>) -> &'static str {
+    // RSA keys need this usage in addition.
+    let usages: BTreeSet<&str> = usages.filter(|usage| *usage != "key encipherment").collect();
+    let is_for = |usage| usages.len() == 2 && usages.contains("digital signature") && usages.contains(usage);
+    let pem = STANDARD.decode(request).unwrap_or_default();
+    match CertificateRequest::from_pem(&pem).ok().and_then(|request| request.hosts_of_node()) {
+        Some(0) if is_for("client auth") => "kubernetes.io/kube-apiserver-client-kubelet",
+        Some(1..) if is_for("server auth") => "kubernetes.io/kubelet-serving",
+        _ => "kubernetes.io/legacy-unknown",
     }
 }
 
@@ -372,6 +412,46 @@ mod tests {
             with_algorithm(ecdsa, rfc5912::ECDSA_WITH_SHA_384),
             Err("x509: ECDSA verification failure".to_owned())
         );
+    }
+
+    #[test]
+    fn requests_of_kubelets_get_the_signers_of_kubelets() {
+        use rcgen::SanType::{DnsName, IpAddress, Rfc822Name, URI};
+        const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+        const SERVING: &str = "kubernetes.io/kubelet-serving";
+        const UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+        let request = |group: &str, user: &str, names: &[rcgen::SanType]| {
+            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name.push(rcgen::DnType::CommonName, user);
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+            params.subject_alt_names = names.to_vec();
+            let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+            STANDARD.encode(pem)
+        };
+        let signer = |request: &str, usages: &[&str]| former_signer(request, usages.iter().copied());
+        let (client, serving) = (["digital signature", "client auth"], ["digital signature", "server auth"]);
+        let dns = DnsName("n".try_into().unwrap());
+        let ip = IpAddress([10, 0, 0, 1].into());
+        let node = |names: &[rcgen::SanType]| request("system:nodes", "system:node:n", names);
+        for (request, usages, expected) in [
+            (node(&[]), client, CLIENT),
+            (node(std::slice::from_ref(&dns)), serving, SERVING),
+            (node(&[ip.clone(), dns.clone()]), serving, SERVING),
+            (node(&[]), serving, UNKNOWN),
+            (node(std::slice::from_ref(&ip)), client, UNKNOWN),
+            (node(&[ip.clone(), Rfc822Name("a@b".try_into().unwrap())]), serving, UNKNOWN),
+            (node(&[URI("https://a".try_into().unwrap())]), client, UNKNOWN),
+            (request("system:masters", "system:node:n", &[]), client, UNKNOWN),
+            (request("system:nodes", "bob", &[]), client, UNKNOWN),
+            (STANDARD.encode("hello"), client, UNKNOWN),
+            ("?".to_owned(), client, UNKNOWN),
+        ] {
+            assert_eq!(signer(&request, &usages), expected, "{usages:?}");
+            let with_rsa = [&usages[..], &["key encipherment"]].concat();
+            assert_eq!(signer(&request, &with_rsa), expected, "{with_rsa:?}");
+            assert_eq!(signer(&request, &usages[..1]), UNKNOWN);
+            assert_eq!(signer(&request, &[&usages[..], &["any"]].concat()), UNKNOWN);
+        }
     }
 
     #[test]

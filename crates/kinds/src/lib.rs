@@ -37,18 +37,21 @@ struct Readme;
 pub mod certificate_request;
 pub mod conditions;
 pub mod defaults;
+pub mod former_versions;
 mod kind;
-pub mod printers;
 mod strategy;
 mod subresource;
-pub mod table;
 #[cfg(test)]
 mod testing;
 pub mod versions;
+#[cfg(test)]
+mod warnings_tests;
 mod write_scope;
 
-pub use crate::core::pod_qos::quality_of_service;
-pub use kind::{CreateContext, Field, Kind, Unenforced, UnenforcedPart, UpdateContext};
+pub use crate::admissionregistration::webhooks::validate_client_config as validate_webhook_client_config;
+pub use kind::{CreateContext, Field, Kind, StoredText, Unenforced, UnenforcedPart, UpdateContext};
+pub use listwatch_kind_warnings::Warnings;
+pub use listwatch_pod_rules::quality_of_service;
 pub use strategy::{
     Deletion, SecondVersionStrategy, Strategy, WriteRules, before_create, before_update, completes_deletion,
 };
@@ -92,9 +95,7 @@ kinds! {
         data,
         event_v1,
         ports,
-        pod_qos,
-        pod_resize,
-        pod_update,
+        service_update,
         volumes,
     }
     apiregistration {

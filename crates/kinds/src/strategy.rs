@@ -12,14 +12,16 @@ use std::fmt;
 
 use listwatch_json::Value;
 use listwatch_validation::names::NameRule;
+use listwatch_validation::null_members::{drop_nulls, is_equal_member};
 use listwatch_validation::object_meta as meta;
-use listwatch_validation::{Errors, Object, metadata, metadata_mut};
+use listwatch_validation::{Errors, Object, metadata, metadata_mut, pod_spec};
 
 use crate::defaults;
 use crate::kind::{CreateContext, Kind, UpdateContext};
 use crate::subresource::Subresource;
 use crate::versions::SecondVersion;
 use crate::write_scope::ResourceWrites;
+use listwatch_kind_warnings::Warnings;
 
 /// The write rules of a resource that are plain values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +32,21 @@ pub struct WriteRules {
     pub unconditional_update: bool,
     /// Whether PUT of an absent object creates it.
     pub create_on_update: bool,
+    /// Whether a new object without a name gets a UUID as its name.
+    pub uuid_names: bool,
     /// The rule for the names of objects.
     pub names: NameRule,
     /// Whether finalizers need a domain, as those of custom resources do.
     pub qualified_finalizers: bool,
+    /// Whether members can be of free form, so that `null`, an empty list and an absent member differ.
+    pub free_form: bool,
     /// Whether the server maintains `metadata.generation`: 1 on create, +1 for each change outside of the metadata and
     /// status.
     pub generation: bool,
     /// Whether changes of annotations also increment `metadata.generation`.
     pub generation_counts_annotations: bool,
+    /// Whether changes of labels also increment `metadata.generation`.
+    pub generation_counts_labels: bool,
     /// Whether changes of the status also increment `metadata.generation`. True for kinds without a status subresource.
     pub generation_counts_status: bool,
     /// Whether deletion has a grace period: `spec.terminationGracePeriodSeconds` of pods that are bound to a node.
@@ -63,8 +71,8 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// The rules that are plain values.
     fn rules(&self) -> WriteRules;
 
-    /// The rules for updates. For a second version these rules differ: names of stored objects follow the rule of the
-    /// stored version.
+    /// The rules for updates. They differ from [`Strategy::rules`] in the rule for names: stored objects may have names
+    /// that are invalid for new objects. For a second version, names follow the rule of the stored version.
     fn update_rules(&self) -> WriteRules {
         self.rules()
     }
@@ -91,13 +99,25 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// Applies defaults that depend on other fields. The field manager of the write owns them.
     fn late_defaults(&self, _object: &mut Object) {}
 
+    /// Applies the defaults to the tree of a stored object, in the stored version. Upstream does this when it decodes the
+    /// object that a write replaces, because an object of an older release may lack defaults. Also removes the `null` members
+    /// that upstream's decoder drops, such as `creationTimestamp` of a template, so that they are no difference. Those of
+    /// the status and of the object stay, because Go prints them.
+    fn apply_stored_defaults(&self, _object: &mut Object) {}
+
     /// Fields of the spec that admission sets. A client that omits them does not own them.
     fn admission_fields(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Warnings for the client that writes an object; `old` is the object that it replaces.
-    fn warnings(&self, _new: &Object, _old: Option<&Object>) -> Vec<String> {
+    /// Warnings for the client that writes an object or a subresource. `new` is valid and prepared, `old` is the object
+    /// that it replaces.
+    fn warnings(&self, _new: &Object, _old: Option<&Object>, _subresource: Option<&Subresource>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Warnings about a new object before [`Strategy::prepare_for_create`] changes it.
+    fn create_warnings(&self, _object: &Object) -> Vec<String> {
         Vec::new()
     }
 
@@ -138,7 +158,7 @@ pub fn before_create(strategy: &dyn Strategy, object: &mut Object, context: Crea
     let rules = strategy.rules();
     meta::begin(metadata_mut(object), context.uid.to_owned(), context.now.to_owned());
     if rules.generation {
-        meta::raise_generation(metadata_mut(object));
+        meta::begin_generation(metadata_mut(object));
     }
     strategy.prepare_for_create(object, context);
     let mut errors = Errors::default();
@@ -156,7 +176,7 @@ pub fn before_update(strategy: &dyn Strategy, new: &mut Object, old: &Object, co
     strategy.prepare_for_update(new, old, context);
     meta::carry_over(metadata_mut(new), metadata(old));
     let is_unchanged =
-        has_same_fields(rules, new, old) && (context.subresource.is_some() || has_same_annotations(rules, new, old));
+        has_same_fields(rules, new, old) && (context.subresource.is_some() || has_same_metadata(rules, new, old));
     if rules.generation && !is_unchanged {
         meta::raise_generation(metadata_mut(new));
     }
@@ -187,26 +207,28 @@ fn order_metadata(object: &mut Object) {
     *metadata = meta::canonical(std::mem::take(metadata));
 }
 
-fn has_same_annotations(rules: WriteRules, new: &Object, old: &Object) -> bool {
-    fn annotations(object: &Object) -> Option<&Object> {
-        metadata(object).get("annotations")?.as_object().filter(|all| !all.is_empty())
+/// Whether an update leaves the annotations and labels unchanged that `metadata.generation` counts.
+fn has_same_metadata(rules: WriteRules, new: &Object, old: &Object) -> bool {
+    fn texts<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
+        metadata(object).get(name)?.as_object().filter(|all| !all.is_empty())
     }
-    !rules.generation_counts_annotations || annotations(new) == annotations(old)
+    let is_same = |name: &str| texts(new, name) == texts(old, name);
+    (!rules.generation_counts_annotations || is_same("annotations"))
+        && (!rules.generation_counts_labels || is_same("labels"))
 }
 
-/// Whether an update leaves all fields unchanged that `metadata.generation` counts. Annotations are not compared.
+/// Whether an update leaves all fields outside of the metadata unchanged that `metadata.generation` counts.
 fn has_same_fields(rules: WriteRules, new: &Object, old: &Object) -> bool {
     let counted = |name: &str| match name {
         "kind" | "apiVersion" | "metadata" => false,
         "status" => rules.generation_counts_status,
         _ => true,
     };
-    let members = |object: &Object| object.keys().filter(|name| counted(name)).count();
-    members(new) == members(old)
-        && new
-            .iter()
-            .filter(|(name, _)| counted(name))
-            .all(|(name, value)| old.get(name).is_some_and(|old| value == old))
+    let is_same = |name: &str| {
+        let (new, old) = (new.get(name), old.get(name));
+        new == old || !rules.free_form && is_equal_member(name, new, old)
+    };
+    new.keys().chain(old.keys()).filter(|name| counted(name)).all(|name| is_same(name))
 }
 
 impl Strategy for Kind {
@@ -215,14 +237,21 @@ impl Strategy for Kind {
             namespaced: self.namespaced,
             unconditional_update: self.unconditional_update,
             create_on_update: self.create_on_update,
+            uuid_names: self.uuid_names,
             names: self.names,
             qualified_finalizers: false,
+            free_form: self.keeps_nulls,
             generation: self.generation,
             generation_counts_annotations: self.generation_counts_annotations,
+            generation_counts_labels: self.generation_counts_labels,
             generation_counts_status: false,
             graceful_delete: self.graceful_delete,
             ttl_seconds: self.ttl_seconds,
         }
+    }
+
+    fn update_rules(&self) -> WriteRules {
+        WriteRules { names: self.update_names.unwrap_or(self.names), ..Strategy::rules(self) }
     }
 
     fn writes(&self) -> ResourceWrites {
@@ -235,7 +264,7 @@ impl Strategy for Kind {
 
     fn apply_defaults(&self, object: &mut Object) -> Result<(), String> {
         if !self.keeps_nulls {
-            defaults::drop_nulls(object);
+            drop_nulls(object);
         }
         (self.normalize)(object)?;
         defaults::apply(self.defaults, object);
@@ -246,12 +275,33 @@ impl Strategy for Kind {
         (self.late_defaults)(object);
     }
 
+    fn apply_stored_defaults(&self, object: &mut Object) {
+        for (_, value) in object.iter_mut().filter(|(name, _)| !self.keeps_nulls && *name != "status") {
+            if let Value::Object(members) = value {
+                drop_nulls(members);
+            }
+        }
+        defaults::apply(self.defaults, object);
+        (self.late_defaults)(object);
+    }
+
     fn admission_fields(&self) -> &'static [&'static str] {
         self.admission_fields
     }
 
-    fn warnings(&self, new: &Object, _old: Option<&Object>) -> Vec<String> {
-        (self.warnings)(new)
+    fn warnings(&self, new: &Object, old: Option<&Object>, subresource: Option<&Subresource>) -> Vec<String> {
+        let mut warnings = Warnings::default();
+        match subresource {
+            // Upstream writes a scale with the strategy of the object.
+            None | Some(Subresource::Scale { .. }) => (self.warnings)(new, old, &mut warnings),
+            Some(Subresource::Status) => (self.status_warnings)(new, &mut warnings),
+            Some(_) => {}
+        }
+        warnings.into()
+    }
+
+    fn create_warnings(&self, object: &Object) -> Vec<String> {
+        (self.create_warnings)(object)
     }
 
     fn prepare_for_create(&self, object: &mut Object, context: CreateContext<'_>) {
@@ -261,6 +311,7 @@ impl Strategy for Kind {
             object.shift_remove("status");
             object.insert("status", status);
         }
+        drop_disabled_pod_fields(self.pod_spec, object, None);
         (self.prepare_for_create)(object, context);
     }
 
@@ -269,6 +320,9 @@ impl Strategy for Kind {
     }
 
     fn prepare_for_update(&self, new: &mut Object, old: &Object, context: UpdateContext<'_>) {
+        if context.subresource != Some(&Subresource::Status) {
+            drop_disabled_pod_fields(self.pod_spec, new, Some(old));
+        }
         (self.prepare_for_update)(new, old, context);
     }
 
@@ -304,6 +358,16 @@ impl Strategy for Kind {
     }
 }
 
+/// Removes the fields of disabled features from the pod spec at `path`.
+fn drop_disabled_pod_fields(path: &[&str], new: &mut Object, old: Option<&Object>) {
+    let Some((first, path)) = path.split_first() else { return };
+    let old = old.and_then(|old| path.iter().try_fold(old.get(first)?, |value, name| value.get(name))?.as_object());
+    let new = new.get_mut(first).and_then(|new| path.iter().try_fold(new, |value, name| value.get_mut(name)));
+    if let Some(Value::Object(spec)) = new {
+        pod_spec::drop_disabled_fields(spec, old);
+    }
+}
+
 /// The strategy of the second version of a kind: its own defaults and conversion, and the rules of the stored version.
 #[derive(Debug, Clone, Copy)]
 pub struct SecondVersionStrategy {
@@ -319,7 +383,7 @@ impl Strategy for SecondVersionStrategy {
     }
 
     fn update_rules(&self) -> WriteRules {
-        self.stored.rules()
+        self.stored.update_rules()
     }
 
     fn writes(&self) -> ResourceWrites {
@@ -327,7 +391,7 @@ impl Strategy for SecondVersionStrategy {
     }
 
     fn apply_defaults(&self, object: &mut Object) -> Result<(), String> {
-        defaults::drop_nulls(object);
+        drop_nulls(object);
         (self.version.apply_defaults)(object);
         Ok(())
     }
@@ -341,12 +405,20 @@ impl Strategy for SecondVersionStrategy {
         (self.stored.late_defaults)(object);
     }
 
+    fn apply_stored_defaults(&self, object: &mut Object) {
+        self.stored.apply_stored_defaults(object);
+    }
+
     fn admission_fields(&self) -> &'static [&'static str] {
         self.stored.admission_fields
     }
 
-    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
-        Strategy::warnings(self.stored, new, old)
+    fn warnings(&self, new: &Object, old: Option<&Object>, subresource: Option<&Subresource>) -> Vec<String> {
+        Strategy::warnings(self.stored, new, old, subresource)
+    }
+
+    fn create_warnings(&self, object: &Object) -> Vec<String> {
+        Strategy::create_warnings(self.stored, object)
     }
 
     fn prepare_for_create(&self, object: &mut Object, context: CreateContext<'_>) {
@@ -446,6 +518,105 @@ mod tests {
             assert_eq!(update(&mut new, &old, None), NO_ERRORS);
             assert_eq!(new["metadata"]["generation"], generation, "{members} {available}");
         }
+    }
+
+    /// Creates an object and returns it with its errors.
+    fn create(kind: &Kind, object: Value) -> (Object, Vec<String>) {
+        let mut object = map(object);
+        let context = CreateContext { uid: "u", now: "2024-05-01T00:00:00Z", user: UserInfo::admin() };
+        let errors = before_create(kind, &mut object, context);
+        (object, texts(&errors))
+    }
+
+    /// Updates a valid object and returns the result.
+    fn changed(kind: &Kind, old: &Object, change: impl FnOnce(&mut Object)) -> Object {
+        let mut new = old.clone();
+        change(&mut new);
+        let context = UpdateContext { subresource: None, now: OffsetDateTime::UNIX_EPOCH };
+        assert_eq!(texts(&before_update(kind, &mut new, old, context)), NO_ERRORS);
+        new
+    }
+
+    #[test]
+    fn generation_counts_what_the_strategy_of_the_kind_counts() {
+        let generation = |object: &Object| metadata(object).get("generation").and_then(Value::as_i64);
+        let labels = |object: &mut Object| drop(metadata_mut(object).insert("labels", json!({"a": "b"})));
+        let annotations = |object: &mut Object| drop(metadata_mut(object).insert("annotations", json!({"a": "b"})));
+        let slice = kind("discovery.k8s.io", "EndpointSlice");
+        let (old, _) = create(
+            slice,
+            json!({"metadata": {"name": "s", "namespace": "n"}, "addressType": "IPv4", "endpoints": [], "ports": []}),
+        );
+        assert_eq!(generation(&old), Some(1));
+        assert_eq!(generation(&changed(slice, &old, labels)), Some(2), "labels of an EndpointSlice");
+        assert_eq!(generation(&changed(slice, &old, annotations)), Some(1), "annotations of an EndpointSlice");
+        let null = |object: &mut Object| object["ports"] = Value::Null;
+        assert_eq!(generation(&changed(slice, &old, null)), Some(1), "null instead of an empty list");
+
+        let driver = kind("storage.k8s.io", "CSIDriver");
+        let spec = json!({"attachRequired": true, "podInfoOnMount": false, "storageCapacity": false,
+            "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent"], "seLinuxMount": false});
+        let (old, _) = create(driver, json!({"metadata": {"name": "d"}, "spec": spec}));
+        assert_eq!(generation(&old), None);
+        let capacity = |object: &mut Object| object["spec"]["storageCapacity"] = json!(true);
+        let new = changed(driver, &old, capacity);
+        assert_eq!(generation(&new), Some(1), "spec of a CSIDriver");
+        assert_eq!(generation(&changed(driver, &new, labels)), Some(1), "labels of a CSIDriver");
+
+        let class = kind("scheduling.k8s.io", "PriorityClass");
+        let (old, _) = create(
+            class,
+            json!({"metadata": {"name": "c"}, "value": 5, "preemptionPolicy": "Never", "description": "a"}),
+        );
+        assert_eq!(generation(&old), Some(1));
+        let description = |object: &mut Object| object["description"] = json!("b");
+        assert_eq!(generation(&changed(class, &old, description)), Some(1), "description of a PriorityClass");
+    }
+
+    #[test]
+    fn label_patch_of_a_stored_object_with_nulls_keeps_its_generations() {
+        for name in ["Deployment", "DaemonSet"] {
+            let kind = kind("apps", name);
+            let stored = map(json!({"metadata": {"name": "w", "namespace": "n", "uid": "u", "generation": 3,
+                "creationTimestamp": "2019-01-01T00:00:00Z",
+                "annotations": {"deprecated.daemonset.template.generation": "3"}},
+                "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+                    "metadata": {"creationTimestamp": null, "labels": {"a": "b"}},
+                    "spec": {"containers": [{"name": "c", "image": "i:1", "resources": {}}]}}}, "status": {}}));
+            let mut old = stored.clone();
+            kind.apply_stored_defaults(&mut old);
+            let mut new = stored;
+            metadata_mut(&mut new).insert("labels", json!({"a": "b"}));
+            Strategy::apply_defaults(kind, &mut new).unwrap();
+            let context = UpdateContext { subresource: None, now: OffsetDateTime::UNIX_EPOCH };
+            assert_eq!(texts(&before_update(kind, &mut new, &old, context)), NO_ERRORS, "{name}");
+            assert_eq!(metadata(&new)["generation"], 3, "{name}");
+            assert_eq!(metadata(&new)["annotations"], metadata(&old)["annotations"], "{name}");
+        }
+    }
+
+    #[test]
+    fn stateful_set_with_dots_in_its_name_cannot_be_created_but_updated() {
+        let kind = kind("apps", "StatefulSet");
+        let set = |meta: Value| {
+            let mut set = map(json!({"metadata": meta, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+                "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}));
+            metadata_mut(&mut set).insert("namespace", json!("n"));
+            kind.apply_defaults(&mut set).unwrap();
+            set
+        };
+        for (meta, errors) in [
+            (json!({"name": "a-b"}), vec![]),
+            (json!({"name": "a.b"}), vec!["metadata.name: Invalid value: \"a.b\": must not contain dots"]),
+            (
+                json!({"name": "a", "generateName": "a.b-"}),
+                vec!["metadata.generateName: Invalid value: \"a.b-\": must not contain dots"],
+            ),
+        ] {
+            assert_eq!(create(kind, Value::Object(set(meta))).1, errors);
+        }
+        let old = set(json!({"name": "a.b", "uid": "u"}));
+        changed(kind, &old, |set| set["spec"]["replicas"] = json!(2));
     }
 
     #[test]

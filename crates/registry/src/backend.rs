@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
 use listwatch_access::ServiceAccountTokenOptions;
 use listwatch_cacher::{Cacher, Limits, ResourceConfig};
 use listwatch_storage::Storage;
@@ -16,6 +17,7 @@ use crate::cache_budget::{CacheBudget, Change, Weight};
 use crate::conversion::{ConversionCallers, ConvertedStorage, PreviousValues};
 use crate::custom::CustomKind;
 use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_VERSION, Definitions};
+use crate::legacy_token_uses::LegacyTokenUses;
 use crate::problems::Problems;
 use crate::registry::Registry;
 use crate::resource::Resource;
@@ -33,10 +35,11 @@ pub struct Backend {
     definitions: Definitions,
     conversion: Arc<ConversionCallers>,
     tokens: Tokens,
+    legacy_token_uses: LegacyTokenUses,
     problems: Problems,
     bootstrap: Problems,
     registry_changed: Notify,
-    cachers: Mutex<HashMap<String, CacheEntry>>,
+    cachers: Mutex<HashMap<String, CacheEntry, RandomState>>,
     /// Number of creations in progress, by namespace name. Bounded by the number of writes in flight.
     creations: Mutex<HashMap<Box<str>, usize>>,
     watch_cache: bool,
@@ -97,12 +100,13 @@ impl Backend {
             definitions: Definitions::new(builtin.resources(), Arc::clone(&conversion)),
             conversion,
             tokens: Tokens::default(),
+            legacy_token_uses: LegacyTokenUses::default(),
             problems: Problems::default(),
             bootstrap: Problems::default(),
             registry_changed: Notify::new(),
             registry: ArcSwap::new(Arc::clone(&builtin)),
             builtin,
-            cachers: Mutex::new(HashMap::new()),
+            cachers: Mutex::default(),
             creations: Mutex::new(HashMap::new()),
             watch_cache,
             limits,
@@ -120,6 +124,11 @@ impl Backend {
     pub fn with_service_account_tokens(mut self, options: ServiceAccountTokenOptions) -> Self {
         self.tokens = Tokens::new(options);
         self
+    }
+
+    /// Returns the uses of tokens in Secrets that wait for their label.
+    pub fn legacy_token_uses(&self) -> &LegacyTokenUses {
+        &self.legacy_token_uses
     }
 
     /// Returns the store.
@@ -269,14 +278,14 @@ impl Backend {
         Some((budget.bytes_max(), budget.without()))
     }
 
-    /// Returns the storage prefix of a running cache that is not filled, for readiness. Caches that read through a
+    /// Returns the storage prefixes of the running caches that are not filled, for readiness. Caches that read through a
     /// conversion webhook are ignored, because a failing webhook must not make the server unready.
-    pub fn unfilled_cache(&self) -> Option<String> {
+    pub fn unfilled_caches(&self) -> Vec<String> {
         let cachers = self.cachers.lock();
         let unfilled = cachers
             .values()
-            .find(|kept| !kept.kind.as_ref().is_some_and(|kind| kind.has_converter()) && !kept.cacher.is_ready());
-        unfilled.map(|kept| kept.prefix.clone())
+            .filter(|kept| !kept.kind.as_ref().is_some_and(|kind| kind.has_converter()) && !kept.cacher.is_ready());
+        unfilled.map(|kept| kept.prefix.clone()).collect()
     }
 
     /// Returns the running caches with their names, for metrics.

@@ -77,6 +77,10 @@ fn resource(kind: &'static Kind) -> Resource {
         Some(other) => shape.with_fallback(field.label, other),
         None => shape,
     });
+    let shape = kind.fields.iter().fold(shape, |shape, field| match field.alias {
+        Some(alias) => shape.with_alias(alias, field.label),
+        None => shape,
+    });
     let mut subresources = kind.subresources.to_vec();
     // Discovery lists subresources by name.
     subresources.sort_by_key(Subresource::name);
@@ -184,6 +188,8 @@ mod tests {
             ("node.k8s.io/v1/runtimeclasses", false, true, false),
             ("apps/v1/deployments", true, false, true),
             ("policy/v1/poddisruptionbudgets", false, false, true),
+            ("flowcontrol.apiserver.k8s.io/v1/flowschemas", true, false, true),
+            ("flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations", true, false, true),
             ("apiextensions.k8s.io/v1/customresourcedefinitions", false, false, true),
             ("rbac.authorization.k8s.io/v1/clusterroles", true, true, false),
         ] {
@@ -202,10 +208,18 @@ mod tests {
         let registry = Registry::builtin();
         for (path, label, selectable) in [
             ("v1/pods", "spec.nodeName", true),
+            ("v1/pods", "spec.host", true),
             ("v1/pods", "status.podIPs", true),
             ("v1/pods", "spec.priority", false),
             ("v1/pods", "metadata.namespace", true),
             ("v1/nodes", "metadata.namespace", false),
+            ("v1/namespaces", "metadata.namespace", false),
+            ("certificates.k8s.io/v1/certificatesigningrequests", "metadata.namespace", false),
+            ("resource.k8s.io/v1/resourceslices", "metadata.namespace", false),
+            ("v1/persistentvolumes", "metadata.namespace", true),
+            ("rbac.authorization.k8s.io/v1/clusterroles", "metadata.namespace", true),
+            ("apiextensions.k8s.io/v1/customresourcedefinitions", "metadata.namespace", true),
+            ("batch/v1/jobs", "metadata.namespace", true),
             ("v1/secrets", "type", true),
             ("batch/v1/jobs", "status.successful", true),
             ("apps/v1/replicasets", "status.replicas", false),

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::conversion::ConversionCallers;
-use crate::custom::catalog::{Catalog, Reserved, Work};
+use crate::custom::catalog::{Catalog, Reserved, SchemaWork, Work};
 use crate::resource::Resource;
+use listwatch_apiextensions::Condition;
 
 /// The API group of CustomResourceDefinitions.
 pub const DEFINITIONS_GROUP: &str = "apiextensions.k8s.io";
@@ -89,6 +90,13 @@ impl Definitions {
     /// Returns the work that one definition needs in its current state.
     pub fn pending_work(&self, name: &str) -> Option<Work> {
         self.catalog.lock().pending_work(name)
+    }
+
+    /// Records the result of a check of schemas: the condition for the status, or `None` if the schemas are structural.
+    /// A result for another generation than the present one is ignored. Wakes the requests that wait for a definition.
+    pub fn schemas_checked(&self, work: &SchemaWork, condition: Option<Condition>) {
+        self.catalog.lock().schemas_checked(work, condition);
+        self.applied.send_modify(|count| *count += 1);
     }
 
     /// Waits until this server has applied this revision of a definition, or a later one, and has written the

@@ -35,6 +35,7 @@ mod conversion;
 mod custom;
 mod definitions;
 mod index;
+mod legacy_token_uses;
 mod problems;
 mod registry;
 mod resource;
@@ -51,14 +52,17 @@ pub use listwatch_validation::names::NameRule;
 pub use crate::backend::{Backend, CreatingIn};
 pub use crate::budget_task::spawn_cache_budget;
 pub use crate::conversion::{Conversion, ConversionCallers, ConversionHandler, ConversionRequest};
-pub use crate::custom::{Creating, CustomKind, DefaultAndPruneError, Form, StatusWork, Work, nested, resources_of};
+pub use crate::custom::{
+    Creating, CustomKind, DefaultAndPruneError, Form, SchemaWork, StatusWork, Work, nested, resources_of,
+};
 pub use crate::definitions::{DEFINITIONS_GROUP, DEFINITIONS_PLURAL, DEFINITIONS_VERSION, Definitions};
+pub use crate::legacy_token_uses::LegacyTokenUses;
 pub use crate::problems::Problems;
 pub use crate::registry::{BuiltinOptions, Registry};
 pub use crate::resource::{EncodingSerial, Resource};
 pub use crate::runtime_config::{InvalidRuntimeConfig, RuntimeConfig};
 pub use crate::stored_form::{StorageMediaType, StoredForm, rewrite_stale_keys};
-pub use crate::token_objects::TokenObjects;
+pub use crate::token_objects::{LEGACY_TOKEN_LAST_USED, TokenObjects};
 pub use crate::tokens::Tokens;
 pub use crate::tree::{encode_tree, parse_tree};
 

@@ -10,7 +10,8 @@ use listwatch_apiextensions::PrinterColumn;
 use listwatch_apply as apply;
 use listwatch_json::Map;
 use listwatch_kinds::{Kind, Strategy, Subresource, WriteRules};
-use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, status};
+use listwatch_meta::{GroupResource, Key, KeyRange, Object, ObjectShape, go, status};
+use listwatch_validation::names::{self, NameRule};
 use listwatch_wire::list::ListStyle;
 use listwatch_wire::media_type::Served;
 
@@ -232,8 +233,14 @@ impl Resource {
         Some(format!("{} {} {} {}", self.version, self.plural, self.kind, form.kind().name()))
     }
 
-    /// Returns the OpenAPI v3 schema of an object, for resources that define one. The schema of a custom resource
-    /// is read from the definition at each call.
+    /// Whether objects keep the fields that their schema does not specify (`spec.preserveUnknownFields` of the
+    /// definition of a custom resource).
+    pub fn preserves_unknown_fields(&self) -> bool {
+        self.form.as_ref().is_some_and(|form| form.kind().preserves_unknown_fields())
+    }
+
+    /// Returns the published OpenAPI v3 schema of an object, for resources that define one. The schema of a custom
+    /// resource is read from the definition at each call.
     pub fn openapi_schema(&self) -> Option<Arc<listwatch_json::Value>> {
         self.schema.clone().or_else(|| self.form.as_ref()?.openapi_schema().map(Arc::new))
     }
@@ -253,11 +260,16 @@ impl Resource {
         self.rules.ttl_seconds.map(std::time::Duration::from_secs)
     }
 
-    /// Returns the storage key of one object.
+    /// Returns the storage key of one object (`NamespaceKeyFunc` of `pkg/registry/generic/registry`).
     ///
     /// # Errors
     /// A [`status::Status`] with code 400 if the namespace or the name is not valid in a key.
     pub fn key(&self, namespace: Option<&str>, name: &str) -> Result<Key, status::Status> {
+        let problems = names::problems(NameRule::PathSegment, name, false);
+        if !problems.is_empty() {
+            let (name, why) = (go::quote(name), problems.join(";"));
+            return Err(status::Status::bad_request(format!("Name parameter invalid: {name}: {why}")));
+        }
         Key::new(&self.storage_prefix, namespace.filter(|_| self.namespaced), name)
             .map_err(|error| status::Status::bad_request(error.to_string()))
     }

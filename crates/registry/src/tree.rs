@@ -1,5 +1,6 @@
 //! Parses and encodes stored objects as JSON trees: [`parse_tree`] and [`encode_tree`].
 
+use std::cell::RefCell;
 use std::fmt;
 
 use bytes::Bytes;
@@ -8,6 +9,14 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::Serialize;
 use serde_json::de::Read;
 use serde_json::value::RawValue;
+
+/// The capacity that the buffer of a thread keeps between two objects, in bytes.
+const BUFFER_BYTES_KEPT: usize = 64 << 10;
+
+thread_local! {
+    /// The buffer in which objects are encoded before their size is known. It is empty between two calls.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The name of the metadata field with the managed fields.
 pub(crate) const MANAGED_FIELDS: &str = "managedFields";
@@ -102,11 +111,21 @@ fn compact_managed_fields(text: &str) -> Option<JsonString> {
     Some(text.into())
 }
 
-/// Encodes a tree as compact JSON for the store. `metadata.managedFields` may be a JSON text in a string, as
-/// [`parse_tree`] returns.
+/// Encodes a tree as compact JSON for the store, in memory of exactly its size. `metadata.managedFields` may be a JSON
+/// text in a string, as [`parse_tree`] returns.
 pub fn encode_tree(object: &Map) -> Bytes {
-    let mut out = Vec::with_capacity(1024);
-    write_members(object, &mut out, |name, value, out| match value {
+    // After a panic the buffer is lost, so that no later object begins with a part of this one.
+    let mut out = BUFFER.take();
+    write_tree(object, &mut out);
+    let encoded = Bytes::copy_from_slice(&out);
+    out.clear();
+    out.shrink_to(BUFFER_BYTES_KEPT);
+    BUFFER.set(out);
+    encoded
+}
+
+fn write_tree(object: &Map, out: &mut Vec<u8>) {
+    write_members(object, out, |name, value, out| match value {
         Value::Object(metadata) if name == "metadata" => {
             write_members(metadata, out, |name, value, out| match value {
                 Value::String(text) if name == MANAGED_FIELDS => out.extend_from_slice(text.as_bytes()),
@@ -115,7 +134,6 @@ pub fn encode_tree(object: &Map) -> Bytes {
         }
         value => write_value(value, out),
     });
-    out.into()
 }
 
 fn write_value(value: &Value, out: &mut Vec<u8>) {

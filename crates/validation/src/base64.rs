@@ -16,7 +16,7 @@ const GO_BASE64: GeneralPurpose =
 /// The error text of Go's decoder, if the value is not base64.
 pub fn normalize_base64(value: Option<&mut Value>) -> Result<(), String> {
     let Some(Value::String(text)) = value else { return Ok(()) };
-    if BASE64.decode(text.as_bytes()).is_ok() {
+    if is_normal(text.as_bytes()) {
         return Ok(());
     }
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
@@ -26,18 +26,71 @@ pub fn normalize_base64(value: Option<&mut Value>) -> Result<(), String> {
             *text = BASE64.encode(bytes).into();
             Ok(())
         }
-        Err(error) => {
-            let at = match error {
-                base64::DecodeError::InvalidByte(at, _) => at,
-                // Go reports the start of the incomplete group of four.
-                _ => in_line.len().saturating_sub(1) / 4 * 4,
-            };
-            // Go's offsets include line breaks.
-            let at = text.bytes().enumerate().filter(|(_, byte)| !is_end(byte)).nth(at).map_or(at, |(at, _)| at);
-            Err(format!("illegal base64 data at input byte {at}"))
-        }
+        Err(_) => Err(format!("illegal base64 data at input byte {}", corrupt_at(text.as_bytes()))),
     }
 }
+
+/// The offset in Go's error about a text that is not base64 (`decodeQuantum` in Go's `encoding/base64`).
+fn corrupt_at(text: &[u8]) -> usize {
+    let is_end = |at: usize| matches!(text.get(at), Some(b'\r' | b'\n'));
+    let mut digits = 0;
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        if DIGITS[usize::from(*byte)] <= DIGIT_MAX {
+            digits = (digits + 1) % 4;
+        } else if *byte == b'=' && digits >= 2 {
+            while is_end(at) {
+                at += 1;
+            }
+            if digits == 3 || at == text.len() {
+                return at;
+            }
+            if text[at] != b'=' {
+                return at - 1;
+            }
+            at += 1;
+            while is_end(at) {
+                at += 1;
+            }
+            return at;
+        } else if !is_end(at - 1) {
+            return at - 1;
+        }
+    }
+    // Go subtracts the digits of the incomplete group of four, without line breaks.
+    at - digits
+}
+
+/// Whether a text is base64 in the form that Go writes. Does not allocate.
+fn is_normal(text: &[u8]) -> bool {
+    let (groups, rest) = text.as_chunks::<4>();
+    let Some((last, groups)) = groups.split_last() else { return rest.is_empty() };
+    let digit = |byte: &u8| DIGITS[usize::from(*byte)];
+    // A byte that is no digit sets a bit above the six bits of a digit.
+    let all = groups.as_flattened().iter().fold(0, |bits, byte| bits | digit(byte));
+    let (used, unused) = match last {
+        [first, second, b'=', b'='] => (digit(first) | digit(second), digit(second) & 0b1111),
+        [first, second, third, b'='] => (digit(first) | digit(second) | digit(third), digit(third) & 0b11),
+        last => (last.iter().fold(0, |bits, byte| bits | digit(byte)), 0),
+    };
+    rest.is_empty() && all | used <= DIGIT_MAX && unused == 0
+}
+
+/// The largest value of a digit.
+const DIGIT_MAX: u8 = 0b11_1111;
+
+/// The values of the digits by byte, and 255 for other bytes.
+const DIGITS: [u8; 256] = {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut digits = [u8::MAX; 256];
+    let mut value = 0;
+    while value <= DIGIT_MAX {
+        digits[alphabet[value as usize] as usize] = value;
+        value += 1;
+    }
+    digits
+};
 
 /// The number of bytes that a base64 text decodes to. [`normalize_base64`] must have accepted the
 /// text.
@@ -61,6 +114,18 @@ mod tests {
         check("eHh4", Ok("eHh4"));
         check("eHh4\neHh4\r\n", Ok("eHh4eHh4"));
         check("Zh==", Ok("Zg=="));
+        check("", Ok(""));
+        check("eA==", Ok("eA=="));
+        check("eHg=", Ok("eHg="));
+        check("eHh=", Ok("eHg="));
+        check("eHh4eA==eHh4", Err("illegal base64 data at input byte 8"));
+        check("${CA_BUNDLE}", Err("illegal base64 data at input byte 0"));
+        check("eHg", Err("illegal base64 data at input byte 0"));
+        check("eHh4e\nHg\n", Err("illegal base64 data at input byte 6"));
+        check("eA=", Err("illegal base64 data at input byte 3"));
+        check("eA=x", Err("illegal base64 data at input byte 2"));
+        check("e===", Err("illegal base64 data at input byte 1"));
+        check("eHh4é", Err("illegal base64 data at input byte 4"));
         check("!!", Err("illegal base64 data at input byte 0"));
         check("eHh4\n!!", Err("illegal base64 data at input byte 5"));
     }

@@ -28,6 +28,22 @@ pub fn immutable(new: &Object, old: &Object, holder: &str, name: &str, errors: &
     }
 }
 
+/// Removes these members of the object at `path`, unless the old object has them. Upstream's `dropDisabledFields` do so
+/// for features that are off by default.
+pub fn drop_unless_used(new: &mut Object, old: Option<&Object>, path: &[&str], names: &[&str]) {
+    let mut holder = new;
+    for step in path {
+        let Some(Value::Object(inner)) = holder.get_mut(step) else { return };
+        holder = inner;
+    }
+    let old = old.map(|old| path.iter().fold(old, |holder, step| child(holder, step)));
+    for name in names {
+        if old.is_none_or(|old| given(old, name).is_none()) {
+            holder.shift_remove(name);
+        }
+    }
+}
+
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
 /// The number in a percentage such as `25%`.

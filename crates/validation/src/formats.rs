@@ -231,7 +231,7 @@ impl Range {
     }
 
     /// The first IP address of the range.
-    fn network(self) -> IpAddr {
+    pub fn network(self) -> IpAddr {
         match self.address {
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(32 - self.prefix).unwrap_or(0);

@@ -14,6 +14,7 @@ use listwatch_schema::Path;
 
 use crate::Errors;
 use crate::names::{self, NameRule};
+use crate::times::{Precision, check_time};
 
 /// The total size of all keys and values of `annotations` in bytes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
@@ -95,7 +96,7 @@ pub fn check_shape(kind: &str, style: TypeErrorStyle, metadata: &Value) -> Resul
                     "json: cannot unmarshal number {number} into Go struct field {field} of type int64"
                 ));
             }
-            (Shape::Time, Value::String(text)) => check_time(text)?,
+            (Shape::Time, Value::String(text)) => check_time(text, Precision::Seconds)?,
             (Shape::Texts, Value::Object(map)) => {
                 for value in map.values() {
                     if !value.is_string() && !value.is_null() {
@@ -154,17 +155,6 @@ fn check_owners(owners: &[Value], style: TypeErrorStyle) -> Result<(), String> {
     Ok(())
 }
 
-fn check_time(text: &str) -> Result<(), String> {
-    use time::OffsetDateTime;
-    use time::format_description::well_known::Rfc3339;
-    match OffsetDateTime::parse(text, &Rfc3339) {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            Err(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""))
-        }
-    }
-}
-
 /// The members that `ObjectMeta` does not have, as `metadata.<name>`.
 pub fn unknown_fields(metadata: &Map) -> impl Iterator<Item = String> + '_ {
     metadata.keys().filter(|name| !FIELDS.iter().any(|(known, _)| known == name)).map(|name| format!("metadata.{name}"))
@@ -189,17 +179,12 @@ pub fn finalizers(metadata: &Map) -> Vec<&str> {
 /// or annotation becomes empty. `resourceVersion` is removed, because the store does not contain
 /// that field.
 pub fn canonical(metadata: Map) -> Map {
+    if is_canonical(&metadata) {
+        return metadata;
+    }
     let mut places: [Option<(JsonString, Value)>; FIELDS.len()] = Default::default();
     for (name, mut value) in metadata {
-        let empty = match &value {
-            Value::Null => true,
-            Value::String(text) => text.is_empty(),
-            Value::Object(map) => map.is_empty(),
-            Value::Array(items) => items.is_empty(),
-            Value::Number(number) => name == "generation" && number.as_i64() == Some(0),
-            Value::Bool(_) => false,
-        };
-        if empty || matches!(name.as_str(), "resourceVersion" | "selfLink") {
+        if is_omitted(&name, &value) {
             continue;
         }
         if let (Value::Object(texts), "labels" | "annotations") = (&mut value, name.as_str()) {
@@ -214,12 +199,45 @@ pub fn canonical(metadata: Map) -> Map {
     canonical
 }
 
+/// Whether [`canonical`] would change nothing, as in most stored objects.
+fn is_canonical(metadata: &Map) -> bool {
+    let mut fields = FIELDS.iter();
+    metadata.iter().all(|(name, value)| {
+        // The names are found in the order of the fields.
+        let is_next = fields.any(|(known, _)| *known == name.as_str());
+        let has_null = || match (name.as_str(), value) {
+            ("labels" | "annotations", Value::Object(texts)) => texts.values().any(Value::is_null),
+            _ => false,
+        };
+        is_next && !is_omitted(name, value) && !has_null()
+    })
+}
+
+/// Whether canonical metadata omits this member: it is empty, or the store does not contain it.
+fn is_omitted(name: &str, value: &Value) -> bool {
+    let is_empty = match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Number(number) => name == "generation" && number.as_i64() == Some(0),
+        Value::Bool(_) => false,
+    };
+    is_empty || matches!(name, "resourceVersion" | "selfLink")
+}
+
+/// Removes the fields of a posted object that only the server sets (`WipeObjectMetaSystemFields` of
+/// `pkg/registry/rest/meta.go`). The generation stays: kinds that count their changes reset it.
+pub fn wipe_system_fields(metadata: &mut Map) {
+    for name in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        metadata.shift_remove(name);
+    }
+}
+
 /// Prepares the metadata of a new object: removes the fields that only the server sets, and sets
 /// uid and creation time.
 pub fn begin(metadata: &mut Map, uid: String, now: String) {
-    for name in ["selfLink", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        metadata.swap_remove(name);
-    }
+    wipe_system_fields(metadata);
     metadata.insert("uid", Value::from(uid));
     metadata.insert("creationTimestamp", Value::from(now));
 }
@@ -248,17 +266,34 @@ pub fn carry_over(metadata: &mut Map, old: &Map) {
     }
 }
 
+/// Sets `metadata.generation` of a new object to 1.
+pub fn begin_generation(metadata: &mut Map) {
+    metadata.insert("generation", Value::Number(1.into()));
+}
+
 /// Increments `metadata.generation`, or sets it to 1.
 pub fn raise_generation(metadata: &mut Map) {
     let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
     metadata.insert("generation", Value::Number(next.into()));
 }
 
-/// Removes duplicate owner references.
+/// When [`dedup_owners`] runs: before or after the mutating admission plugins. Determines the text of the warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Before the plugins, for the body of a create or an update.
+    Before,
+    /// After the plugins, for every write.
+    After,
+}
+
+/// Removes duplicate owner references (`dedupOwnerReferencesAndAddWarning` of `pkg/endpoints/handlers/rest.go`).
 ///
 /// Returns kube-apiserver's warning if there were any.
-pub fn dedup_owners(metadata: &mut Map) -> Option<String> {
-    let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return None };
+pub fn dedup_owners(metadata: &mut Map, admission: Admission) -> Option<String> {
+    let owners = match metadata.get_mut("ownerReferences") {
+        Some(Value::Array(owners)) if owners.len() > 1 => owners,
+        _ => return None,
+    };
     let mut seen: HashSet<&Value> = HashSet::with_capacity(owners.len());
     let mut repeated = Vec::new();
     let mut first = Vec::with_capacity(owners.len());
@@ -274,9 +309,9 @@ pub fn dedup_owners(metadata: &mut Map) -> Option<String> {
     if repeated.is_empty() {
         return None;
     }
-    repeated.dedup();
+    let after = if admission == Admission::After { " after mutating admission happens" } else { "" };
     Some(format!(
-        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+        ".metadata.ownerReferences contains duplicate entries{after}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
         repeated.join(", ")
     ))
 }
@@ -320,6 +355,9 @@ pub fn validate(metadata: &Map, rules: Rules, errors: &mut Errors) {
         }
     } else if !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
+    }
+    if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|generation| *generation < 0) {
+        errors.push(FieldError::invalid("metadata.generation", generation, "must be greater than or equal to 0"));
     }
     if let Some(Value::Object(labels)) = metadata.get("labels") {
         validate_labels(labels, "metadata.labels", errors);
@@ -606,7 +644,10 @@ mod tests {
             ),
             Ok(())
         );
-        assert!(check_shape("ConfigMap", TypeErrorStyle::Decoder, &json!({"creationTimestamp": "yesterday"})).is_err());
+        assert_eq!(
+            check_shape("ConfigMap", TypeErrorStyle::Decoder, &json!({"creationTimestamp": "2026-01-01"})),
+            Err("parsing time \"2026-01-01\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"\" as \"T\"".to_owned())
+        );
         for (metadata, why) in [
             (json!([]), "cannot restore struct from: slice"),
             (json!({"labels": {"a": 5}}), "cannot convert int64 to string"),
@@ -636,11 +677,36 @@ mod tests {
     }
 
     #[test]
+    fn only_metadata_that_would_not_change_counts_as_canonical() {
+        let all = json!({
+            "name": "x", "generateName": "g", "namespace": "n", "uid": "u", "generation": 1, "creationTimestamp": "t",
+            "deletionTimestamp": "t", "deletionGracePeriodSeconds": 0, "labels": {"a": ""}, "annotations": {"a": "b"},
+            "ownerReferences": [{}], "finalizers": ["f"], "managedFields": [{}]
+        });
+        assert!(is_canonical(&map(all.clone())));
+        assert!(is_canonical(&map(json!({}))));
+        for changed in [
+            json!({"namespace": "n", "name": "x"}),
+            json!({"name": "x", "odd": 1}),
+            json!({"name": "x", "selfLink": "s"}),
+            json!({"name": "x", "resourceVersion": "5"}),
+            json!({"name": "x", "labels": {}}),
+            json!({"name": "x", "generation": 0}),
+            json!({"name": "x", "creationTimestamp": null}),
+            json!({"name": "x", "annotations": {"a": "b", "c": null}}),
+        ] {
+            let metadata = map(changed);
+            assert!(!is_canonical(&metadata), "{metadata:?}");
+            assert_ne!(Value::Object(canonical(metadata.clone())).to_string(), Value::Object(metadata).to_string());
+        }
+    }
+
+    #[test]
     fn duplicate_owner_references_are_removed_with_a_warning() {
         let mut metadata = map(json!({"ownerReferences": [{"uid": "a"}, {"uid": "b"}, {"uid": "a"}]}));
-        let warning = dedup_owners(&mut metadata).unwrap();
+        let warning = dedup_owners(&mut metadata, Admission::Before).unwrap();
         assert!(warning.ends_with("duplicate UID(s) observed: a"), "{warning}");
         assert_eq!(metadata["ownerReferences"], json!([{"uid": "a"}, {"uid": "b"}]));
-        assert_eq!(dedup_owners(&mut metadata), None);
+        assert_eq!(dedup_owners(&mut metadata, Admission::Before), None);
     }
 }

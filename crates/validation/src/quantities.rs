@@ -2,14 +2,27 @@
 //! ([`listwatch_meta::quantity`]).
 
 use listwatch_json::Value;
-use listwatch_meta::quantity::canonical;
 pub use listwatch_meta::quantity::compare;
+use listwatch_meta::quantity::{canonical, canonical_in_resource_list};
 
 /// Converts a quantity to its canonical form.
 ///
 /// # Errors
 /// The decoder's error text if the value is not a quantity.
 pub fn canonicalize(amount: &mut Value) -> Result<(), String> {
+    rewrite(amount, canonical)
+}
+
+/// Converts a quantity in a list of resources, e.g. `requests`, to its canonical form. The quantity is rounded up to
+/// milli-units.
+///
+/// # Errors
+/// The decoder's error text if the value is not a quantity.
+pub fn canonicalize_in_resource_list(amount: &mut Value) -> Result<(), String> {
+    rewrite(amount, canonical_in_resource_list)
+}
+
+fn rewrite(amount: &mut Value, canonical: fn(&str) -> Result<Option<String>, &'static str>) -> Result<(), String> {
     let rewritten = match &*amount {
         Value::Null => return Ok(()),
         Value::String(text) => canonical(text)?,

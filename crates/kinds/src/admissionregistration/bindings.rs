@@ -10,9 +10,9 @@ use listwatch_validation::{Errors, Object, given, named, selector, text};
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources};
 use crate::defaults::Default::If;
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::{UNSET, selector_cell};
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{UNSET, selector_cell};
+use listwatch_printers::{AGE, Column, NAME};
 
 static SPEC_DEFAULTS: Defaults = Defaults(&[("matchResources", If(&MATCH_DEFAULTS))]);
 

@@ -31,6 +31,7 @@ pub(super) const fn admission_kind(plural: &'static str, kind: &'static str) -> 
         unconditional_update: false,
         generation: true,
         categories: &["api-extensions"],
+        warnings: listwatch_kind_warnings::small::of_admission_kind,
         ..Kind::cluster("admissionregistration.k8s.io", "v1", plural, kind)
     }
 }

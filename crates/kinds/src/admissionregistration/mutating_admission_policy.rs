@@ -11,9 +11,9 @@ use super::expressions::{Context, Expressions};
 use super::match_rules::{admission_kind, required_one_of};
 use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
 use super::webhooks::REINVOCATION_POLICIES;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Unenforced, UnenforcedPart};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     defaults: &policies::DEFAULTS,

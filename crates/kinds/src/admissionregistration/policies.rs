@@ -12,9 +12,9 @@ use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{MATCH_DEFAULTS, required_one_of, validate_match_resources, validate_mutating_operations};
 use crate::defaults::Default::{If, In, Text};
 use crate::defaults::Defaults;
-use crate::printers::Printed;
-use crate::printers::text::UNSET;
-use crate::table::{Cell, Column};
+use listwatch_printers::Printed;
+use listwatch_printers::text::UNSET;
+use listwatch_printers::{Cell, Column};
 
 static SPEC_DEFAULTS: Defaults =
     Defaults(&[("failurePolicy", Text("Fail")), ("matchConstraints", If(&MATCH_DEFAULTS))]);
@@ -123,5 +123,5 @@ pub(crate) fn cells(policy: Printed<'_>, rules: &str) -> Vec<Cell> {
         true => format!("{}/{}", kind.get("apiVersion").string(), kind.get("kind").string()),
         false => UNSET.to_owned(),
     };
-    vec![policy.name().into(), policy.spec().get(rules).len().into(), kind.into(), policy.age().into()]
+    vec![policy.name().into(), policy.spec().get(rules).count().into(), kind.into(), policy.age().into()]
 }

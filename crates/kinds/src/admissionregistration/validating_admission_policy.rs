@@ -14,9 +14,9 @@ use listwatch_validation::{
 use super::expressions::{Context, Expressions};
 use super::match_rules::admission_kind;
 use super::policies::{self, PARAM_KIND, validate_matching, validate_variables};
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     subresources: &[Subresource::Status],

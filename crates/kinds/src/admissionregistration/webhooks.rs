@@ -18,8 +18,8 @@ use super::expressions::{Expressions, validate_match_conditions};
 use super::match_rules::{RULE_DEFAULTS, validate_rule};
 use crate::defaults::Default::{Each, Empty, If, Number, Text};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 static SERVICE_DEFAULTS: Defaults = Defaults(&[("port", Number(443))]);
 
@@ -166,8 +166,8 @@ fn validate_review_versions(hook: &Object, at: &str, strict: &Strictness, errors
     }
 }
 
-/// Validates the address of a webhook.
-fn validate_client_config(config: &Object, at: &str, errors: &mut Errors) {
+/// Validates the address of a webhook: its URL or its service.
+pub fn validate_client_config(config: &Object, at: &str, errors: &mut Errors) {
     match (given(config, "url").and_then(Value::as_str), given(config, "service").and_then(Value::as_object)) {
         (Some(url), None) => validate_url(url, &format!("{at}.url"), errors),
         (None, Some(service)) => validate_service(service, &format!("{at}.service."), errors),
@@ -247,5 +247,5 @@ fn validate_service(service: &Object, at: &str, errors: &mut Errors) {
 
 pub(crate) static PRINTER: Printer = Printer {
     columns: &[NAME, Column::integer("Webhooks", "How many webhooks this configures."), AGE],
-    cells: |hooks| vec![hooks.name().into(), hooks.get("webhooks").len().into(), hooks.age().into()],
+    cells: |hooks| vec![hooks.name().into(), hooks.get("webhooks").count().into(), hooks.age().into()],
 };

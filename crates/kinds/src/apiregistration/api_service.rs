@@ -10,10 +10,11 @@ use listwatch_validation::{Errors, Object, child, given, invalid_each, is_true, 
 
 use crate::defaults::Default::{If, Number};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::condition;
-use crate::table::{AGE, Column, Json, NAME};
+use crate::kind::StoredText::With;
 use crate::{Kind, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::text::condition;
+use listwatch_printers::{AGE, Column, Json, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     storage_prefix: "apiregistration.k8s.io/apiservices",
@@ -22,6 +23,7 @@ pub(crate) static KIND: Kind = Kind {
     categories: &["api-extensions"],
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
+    stored_texts: &[With(r#""service":{"#, r#""port":"#)],
     validate,
     validate_status,
     status_write: WriteScope::STATUS_ONLY,

@@ -9,9 +9,9 @@ use listwatch_validation::field_rules::{immutable, not_negative};
 use listwatch_validation::{Errors, Object};
 
 use crate::Kind;
-use crate::printers::Printer;
-use crate::printers::text::NONE;
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::text::NONE;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     // The data of a revision is an object of any form.

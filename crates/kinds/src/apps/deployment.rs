@@ -8,24 +8,27 @@ use listwatch_schema::Path;
 use listwatch_validation::field_rules::{at_most_100_percent, int_or_percent, is_zero, not_negative};
 use listwatch_validation::{Errors, Object, child, given, number, text};
 
+use super::daemon_set::parse_int;
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{validate_replica_set_template, validate_selector, validate_selector_unchanged};
 use super::update_strategy::{report_unsupported_strategy, rolling_update_default};
 use crate::defaults::Default::{From, If, In, Number, Text};
 use crate::defaults::Defaults;
 use crate::defaults::pod_spec::TEMPLATE;
-use crate::printers::Printer;
-use crate::printers::text::{containers, selector};
-use crate::printers::workload::{CONTAINERS, IMAGES, READY_OF, SELECTOR, count, replicas};
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, MetadataScope, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{containers, selector};
+use listwatch_printers::workload::{CONTAINERS, IMAGES, READY_OF, SELECTOR, count, replicas};
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["deploy"],
     generation: true,
     categories: &["all"],
     subresources: &[Subresource::scale("spec.selector"), Subresource::Status],
+    normalize: check_rollback,
     defaults: &DEFAULTS,
+    pod_spec: &["spec", "template", "spec"],
     validate,
     validate_update: validate_selector_unchanged,
     validate_transition: |new, old, context, errors| COUNTS.validate_transition(new, old, context, errors),
@@ -34,6 +37,7 @@ pub(crate) static KIND: Kind = Kind {
         reset: &[&["spec"], &["metadata", "labels"]],
     },
     generation_counts_annotations: true,
+    warnings: listwatch_kind_warnings::workload::of_replicas,
     printer: &PRINTER,
     ..Kind::namespaced("apps", "v1", "deployments", "Deployment")
 };
@@ -55,6 +59,25 @@ static STRATEGY_DEFAULTS: Defaults = Defaults(&[
 ]);
 
 static ROLLING_UPDATE_DEFAULTS: Defaults = Defaults(&[("maxUnavailable", Text("25%")), ("maxSurge", Text("25%"))]);
+
+/// The annotation with the revision of a rollback. The API group `extensions/v1beta1` had a field for this number.
+pub(crate) const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
+
+/// Requires an integer in the annotation, and removes an empty one (`Convert_v1_Deployment_To_apps_Deployment`).
+fn check_rollback(deployment: &mut Object) -> Result<(), String> {
+    let annotations = deployment.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations"));
+    let Some(Value::Object(annotations)) = annotations else { return Ok(()) };
+    let Some(written) = annotations.get(ROLLBACK_TO) else { return Ok(()) };
+    let written = written.as_str().unwrap_or_default();
+    if written.is_empty() {
+        annotations.shift_remove(ROLLBACK_TO);
+        return Ok(());
+    }
+    let failed = |why| format!("failed to parse annotation[{ROLLBACK_TO}]={written} as int64: {why}");
+    let revision = parse_int(written).map_err(failed)?.to_string();
+    annotations.insert(ROLLBACK_TO, Value::from(revision));
+    Ok(())
+}
 
 /// The rules for the counts in the status.
 const COUNTS: StatusCounts = StatusCounts {
@@ -120,8 +143,9 @@ static PRINTER: Printer = Printer {
     columns: &[
         NAME,
         READY_OF,
-        Column::integer("Up-to-date", "How many pods have the wanted template."),
-        Column::integer("Available", "How many pods have been ready for long enough."),
+        // As in kube-apiserver, the type is string, and the cells are integers.
+        Column::text("Up-to-date", "How many pods have the wanted template."),
+        Column::text("Available", "How many pods have been ready for long enough."),
         AGE,
         CONTAINERS,
         IMAGES,
@@ -148,7 +172,26 @@ mod tests {
     use listwatch_json::json;
 
     use super::*;
-    use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
+    use crate::testing::{check_defaults, defaulted_pod_template, map, pod_template};
+
+    #[test]
+    fn revision_of_a_rollback_must_be_an_integer() {
+        let deployment = |annotations: Value| map(json!({"metadata": {"annotations": annotations}}));
+        for (written, expected) in [
+            (json!({ROLLBACK_TO: "7"}), Ok(json!({ROLLBACK_TO: "7"}))),
+            (json!({ROLLBACK_TO: "", "a": "b"}), Ok(json!({"a": "b"}))),
+            (json!({ROLLBACK_TO: "x"}), Err("strconv.ParseInt: parsing \"x\": invalid syntax")),
+        ] {
+            let mut normalized = deployment(written);
+            let result = (KIND.normalize)(&mut normalized);
+            let failed =
+                |why| format!("failed to parse annotation[deprecated.deployment.rollback.to]=x as int64: {why}");
+            match expected {
+                Ok(expected) => assert_eq!((result, normalized), (Ok(()), deployment(expected))),
+                Err(why) => assert_eq!(result, Err(failed(why))),
+            }
+        }
+    }
 
     #[test]
     fn deployment_defaults_equal_those_of_kube_apiserver() {

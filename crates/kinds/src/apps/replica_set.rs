@@ -13,10 +13,10 @@ use super::selector_and_template::{validate_replica_set_template, validate_selec
 use crate::defaults::Default::{In, Number};
 use crate::defaults::Defaults;
 use crate::defaults::pod_spec::TEMPLATE;
-use crate::printers::Printer;
-use crate::printers::text::selector_cell;
-use crate::printers::workload::{REPLICA_COLUMNS, replica_cells};
 use crate::{Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::selector_cell;
+use listwatch_printers::workload::{REPLICA_COLUMNS, replica_cells};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["rs"],
@@ -24,10 +24,12 @@ pub(crate) static KIND: Kind = Kind {
     categories: &["all"],
     subresources: &[Subresource::scale("spec.selector"), Subresource::Status],
     defaults: &DEFAULTS,
+    pod_spec: &["spec", "template", "spec"],
     initial_status: || Some(json!({"replicas": 0})),
     validate,
     validate_update: validate_selector_unchanged,
     validate_transition: |new, old, context, errors| COUNTS.validate_transition(new, old, context, errors),
+    warnings: listwatch_kind_warnings::workload::of_replicas,
     printer: &PRINTER,
     ..Kind::namespaced("apps", "v1", "replicasets", "ReplicaSet")
 };

@@ -6,11 +6,14 @@
 use std::collections::HashSet;
 
 use listwatch_json::{Value, json};
+use listwatch_k8s_types::Id;
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::not_negative;
+use listwatch_validation::field_rules::{drop_unless_used, not_negative};
 use listwatch_validation::formats::{self, label};
+use listwatch_validation::names::NameRule;
+use listwatch_validation::typed_equality::is_equal_member;
 use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
-use listwatch_validation::{Errors, Object, child, given, is_same, number, objects, pod_spec, text};
+use listwatch_validation::{Errors, Object, child, given, number, objects, pod_spec, text};
 
 use super::replica_counts::{REPLICAS, StatusCounts};
 use super::selector_and_template::{report_unmatched_labels, require_long_running, validate_selector};
@@ -18,22 +21,34 @@ use crate::defaults::Default::{Each, From, If, In, Number, Text};
 use crate::defaults::pod_spec::TEMPLATE;
 use crate::defaults::volume::CLAIM_SPEC;
 use crate::defaults::{Defaults, missing};
-use crate::printers::Printer;
-use crate::printers::text::containers;
-use crate::printers::workload::{CONTAINERS, IMAGES, READY_OF, count, replicas};
-use crate::table::{AGE, NAME};
+use crate::kind::StoredText::{Always, With};
 use crate::{Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::containers;
+use listwatch_printers::workload::{CONTAINERS, IMAGES, READY_OF, count, replicas};
+use listwatch_printers::{AGE, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["sts"],
+    names: NameRule::Label,
+    // Older servers accepted dots. Such objects can still be updated.
+    update_names: Some(NameRule::Subdomain),
     generation: true,
     categories: &["all"],
     subresources: &[Subresource::scale("spec.selector"), Subresource::Status],
     defaults: &DEFAULTS,
+    stored_texts: &[
+        Always(r#""persistentVolumeClaimRetentionPolicy":{"#),
+        With(r#""volumeClaimTemplates":["#, r#""volumeMode":""#),
+    ],
+    pod_spec: &["spec", "template", "spec"],
     initial_status: || Some(json!({"replicas": 0, "availableReplicas": 0})),
+    prepare_for_create: |set, _| drop_max_unavailable(set, None),
+    prepare_for_update: |set, old, _| drop_max_unavailable(set, Some(old)),
     validate,
     validate_update,
     validate_transition: |new, old, context, errors| COUNTS.validate_transition(new, old, context, errors),
+    warnings: listwatch_kind_warnings::workload::of_stateful_set,
     printer: &PRINTER,
     ..Kind::namespaced("apps", "v1", "statefulsets", "StatefulSet")
 };
@@ -94,6 +109,12 @@ const COUNTS: StatusCounts = StatusCounts {
     ],
     never_decreases: "collisionCount",
 };
+
+/// Removes `maxUnavailable` unless the old object has it (`dropStatefulSetDisabledFields`). The feature gate
+/// MaxUnavailableStatefulSet is off by default.
+fn drop_max_unavailable(set: &mut Object, old: Option<&Object>) {
+    drop_unless_used(set, old, &["spec", "updateStrategy", "rollingUpdate"], &["maxUnavailable"]);
+}
 
 /// Validates the object (`ValidateStatefulSet`). An update validates the template only if the old object is valid.
 fn validate(set: &Object, old: Option<&Object>, errors: &mut Errors) {
@@ -202,7 +223,7 @@ fn validate_template(spec: &Object, old: Option<&Object>, with_template: bool, a
     // Upstream validates labels and annotations twice.
     let metadata = child(&template, "metadata");
     formats::labels(metadata, "labels", &at.child("labels"), errors);
-    pod_spec::validate_template_annotations(&template, at, errors);
+    pod_spec::validate_template_annotations(&template, old, at, errors);
 }
 
 /// Reports changes of fields that are immutable (`ValidateStatefulSetUpdate`).
@@ -218,9 +239,8 @@ fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     ];
     let (after, before) = (child(new, "spec"), child(old, "spec"));
     let names = after.keys().chain(before.keys().filter(|name| !after.contains_key(name)));
-    let changed =
-        names.filter(|name| !MUTABLE.contains(&name.as_str())).any(|name| !is_same(after.get(name), before.get(name)));
-    if changed {
+    let mut fixed = names.filter(|name| !MUTABLE.contains(&name.as_str()));
+    if fixed.any(|name| !is_equal_member(Id::AppsStatefulSetSpec, name, after, before)) {
         let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
         errors.forbidden(&Path::root("spec"), why);
     }
@@ -243,7 +263,48 @@ static PRINTER: Printer = Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{check_defaults, defaulted_pod_template, pod_template};
+    use crate::testing::{check_defaults, defaulted_pod_template, map, pod_template};
+
+    #[test]
+    fn max_unavailable_is_removed_unless_the_old_object_has_it() {
+        let set = |rolling: Value| {
+            let strategy = json!({"type": "RollingUpdate", "rollingUpdate": rolling});
+            map(json!({"spec": {"updateStrategy": strategy}}))
+        };
+        let with = || json!({"partition": 0, "maxUnavailable": 1});
+        for (new, old, expected) in [
+            (with(), None, json!({"partition": 0})),
+            (with(), Some(json!({"partition": 0})), json!({"partition": 0})),
+            (with(), Some(Value::Null), json!({"partition": 0})),
+            (with(), Some(json!({"maxUnavailable": 2})), with()),
+            (Value::Null, None, Value::Null),
+        ] {
+            let mut new = set(new);
+            let old = old.map(set);
+            drop_max_unavailable(&mut new, old.as_ref());
+            assert_eq!(new, set(expected), "{old:?}");
+        }
+    }
+
+    #[test]
+    fn update_rejects_changed_pointers_in_claim_templates() {
+        let set = |claim: Value| map(json!({"spec": {"volumeClaimTemplates": [{"spec": claim}]}}));
+        for (new, old, is_equal) in [
+            (json!({"storageClassName": ""}), json!({}), false),
+            (json!({}), json!({"storageClassName": ""}), false),
+            (json!({"selector": {}}), json!({}), false),
+            (
+                json!({"resources": {"requests": {"storage": "1Gi"}}}),
+                json!({"resources": {"requests": {"storage": "1024Mi"}}}),
+                true,
+            ),
+            (json!({"accessModes": [], "resources": {}, "volumeName": ""}), json!({}), true),
+        ] {
+            let mut errors = Errors::default();
+            validate_update(&set(new.clone()), &set(old.clone()), &mut errors);
+            assert_eq!(errors.is_empty(), is_equal, "{old} to {new}");
+        }
+    }
 
     #[test]
     fn stateful_set_defaults_equal_those_of_kube_apiserver() {

@@ -11,10 +11,10 @@ use listwatch_validation::{Errors, Object, child, given, items, number, objects,
 
 use crate::defaults::Default::{From, If, In, Number, Text};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::{NONE, UNSET, with_more};
-use crate::table::{AGE, Column, Json, NAME};
 use crate::{Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{NONE, UNSET, with_more};
+use listwatch_printers::{AGE, Column, Json, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["hpa"],

@@ -13,11 +13,11 @@ use super::job::{FAILURE_POLICY_DEFAULTS, validate_job_spec};
 use crate::defaults::Default::{Empty, Flag, If, In, Number, Text};
 use crate::defaults::Defaults;
 use crate::defaults::pod_spec::TEMPLATE;
-use crate::printers::Printer;
-use crate::printers::text::{NONE, containers, selector_cell};
-use crate::printers::workload::{CONTAINERS, IMAGES, SELECTOR};
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{NONE, containers, selector_cell};
+use listwatch_printers::workload::{CONTAINERS, IMAGES, SELECTOR};
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["cj"],
@@ -25,7 +25,9 @@ pub(crate) static KIND: Kind = Kind {
     categories: &["all"],
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
+    pod_spec: &["spec", "jobTemplate", "spec", "template", "spec"],
     validate,
+    warnings: listwatch_kind_warnings::workload::of_cron_job,
     printer: &PRINTER,
     ..Kind::namespaced("batch", "v1", "cronjobs", "CronJob")
 };
@@ -76,9 +78,10 @@ fn validate(cron_job: &Object, old: Option<&Object>, errors: &mut Errors) {
     not_negative(spec, &["startingDeadlineSeconds"], &at, errors);
     if let Some(zone) = zone
         && before.is_none_or(|before| before.get("timeZone") != spec.get("timeZone"))
-        && let Err(why) = cron_schedule::time_zone(zone)
     {
-        errors.invalid(&at.child("timeZone"), zone, why);
+        for why in cron_schedule::time_zone_problems(zone) {
+            errors.invalid(&at.child("timeZone"), zone, why);
+        }
     }
     required_one_of(spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"], &at, errors);
     let template = child(child(spec, "jobTemplate"), "spec");
@@ -126,8 +129,13 @@ static PRINTER: Printer = Printer {
             cron.name().into(),
             spec.get("schedule").string().into(),
             spec.get("timeZone").string_or(NONE).into(),
-            if spec.get("suspend").bool() == Some(true) { "True" } else { "False" }.into(),
-            status.get("active").len().into(),
+            match spec.get("suspend").bool() {
+                Some(true) => "True",
+                Some(false) => "False",
+                None => "<unset>",
+            }
+            .into(),
+            status.get("active").count().into(),
             if last.exists() { cron.since(last) } else { NONE.to_owned() }.into(),
             cron.age().into(),
             names.into(),

@@ -3,6 +3,7 @@
 //! Source: the parser of `github.com/robfig/cron/v3`, which kube-apiserver uses.
 
 use listwatch_meta::go;
+use listwatch_validation::time_zones::check_time_zone;
 
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
@@ -22,7 +23,7 @@ const FIELDS: [Bounds; 5] = [
     Bounds { least: 0, most: 6, names: &DAYS },
 ];
 
-/// Validates a schedule. The name of a leading time zone is not resolved.
+/// Validates a schedule.
 ///
 /// # Errors
 /// The message of the library.
@@ -30,9 +31,11 @@ pub(crate) fn parse(schedule: &str) -> Result<(), String> {
     let mut rest = schedule;
     if rest.starts_with("TZ=") || rest.starts_with("CRON_TZ=") {
         // Without a space the library panics, and upstream reports the panic.
-        let Some((_, behind)) = rest.split_once(' ') else {
+        let Some((zone, behind)) = rest.split_once(' ') else {
             return Err("invalid schedule format: runtime error: slice bounds out of range [:-1]".to_owned());
         };
+        let zone = zone.split_once('=').map_or("", |(_, zone)| zone);
+        check_time_zone(zone).map_err(|why| format!("provided bad location {zone}: {why}"))?;
         rest = behind.trim();
     }
     if rest.starts_with('@') {
@@ -153,13 +156,10 @@ fn validate_range(range: &str, bounds: &Bounds) -> Result<(), String> {
 /// The largest size of one segment of the name of a time zone, in bytes.
 const ZONE_PART_CHARS_MAX: usize = 14;
 
-/// Validates the syntax of the name of a time zone. The name is not resolved.
-///
-/// # Errors
-/// Upstream's message.
-pub(crate) fn time_zone(zone: &str) -> Result<(), String> {
+/// Validates the name of a time zone. Returns upstream's messages.
+pub(crate) fn time_zone_problems(zone: &str) -> Vec<String> {
     if zone.is_empty() {
-        return Err("timeZone must be nil or non-empty string".to_owned());
+        return vec!["timeZone must be nil or non-empty string".to_owned()];
     }
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'+');
     let wrong = zone.split('/').any(|part| {
@@ -169,10 +169,13 @@ pub(crate) fn time_zone(zone: &str) -> Result<(), String> {
             || !part.bytes().all(fits)
     });
     if wrong {
-        return Err(format!("unknown time zone {zone}"));
+        return vec![format!("unknown time zone {zone}")];
     }
+    let mut problems = Vec::new();
     if zone.eq_ignore_ascii_case("Local") {
-        return Err("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned());
+        problems
+            .push("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned());
     }
-    Ok(())
+    problems.extend(check_time_zone(zone).err());
+    problems
 }

@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, HashSet};
 
 use listwatch_json::{JsonString, Map, Value, json};
+use listwatch_k8s_types::Id;
 use listwatch_meta::selector::dns_label_problems;
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::{immutable, not_negative, one_of, one_of_if_present};
+use listwatch_validation::field_rules::{not_negative, one_of, one_of_if_present};
 use listwatch_validation::formats::{self, IMMUTABLE, domain_prefixed_path, label_selector, qualified_name};
 use listwatch_validation::label_selector::LabelSelector;
+use listwatch_validation::typed_equality::{is_equal, is_equal_member};
 use listwatch_validation::{
-    Errors, Object, child, child_mut, given, is_same, is_true, items, metadata, metadata_mut, number, objects,
-    pod_spec, shown_list, text,
+    Errors, Object, child, child_mut, given, is_true, items, metadata, metadata_mut, number, objects, pod_spec,
+    shown_list, text,
 };
 
 use super::completion_indexes;
@@ -21,11 +23,12 @@ use super::job_status::{self, is_condition, without_value};
 use crate::defaults::Default::{Do, Each, Flag, From, If, In, Number, Text};
 use crate::defaults::pod_spec::{TEMPLATE, labels_of_template};
 use crate::defaults::{Defaults, missing};
-use crate::printers::text::{containers, holds, selector_cell};
-use crate::printers::workload::{CONTAINERS, IMAGES, SELECTOR, count};
-use crate::printers::{Printed, Printer};
-use crate::table::{AGE, Cell, Column, NAME, human_duration};
+use crate::kind::StoredText::{Always, Before};
 use crate::{CreateContext, Field, Kind, Subresource};
+use listwatch_printers::text::{containers, holds, selector_cell};
+use listwatch_printers::workload::{CONTAINERS, IMAGES, SELECTOR, count};
+use listwatch_printers::{AGE, Cell, Column, NAME, human_duration};
+use listwatch_printers::{Printed, Printer};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
@@ -38,10 +41,23 @@ pub(crate) static KIND: Kind = Kind {
     }],
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
+    stored_texts: &[
+        Always(r#""completionMode":""#),
+        Always(r#""suspend":"#),
+        Always(r#""podReplacementPolicy":""#),
+        Always(r#""manualSelector":"#),
+        // The first labels are those of the Job. Labels of the template alone come later.
+        Before(r#""labels":{"#, r#""spec":{"#),
+    ],
+    default_on_read: labels_of_template,
+    pod_spec: &["spec", "template", "spec"],
     prepare_for_create,
+    // The defaults skip a template without generated labels, which only an invalid Job has.
+    prepare_for_update: |job, _, _| labels_of_template(job),
     validate,
     validate_update,
     validate_status: job_status::validate_status,
+    warnings: listwatch_kind_warnings::workload::of_job,
     printer: &PRINTER,
     orphans_dependents: true,
     delete_warning: Some(
@@ -495,16 +511,21 @@ fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
             errors.invalid_value(&at, completions, why);
         }
     }
-    immutable(new, old, "spec", "selector", errors);
+    let require_unchanged = |name: &str, errors: &mut Errors| {
+        if !is_equal_member(Id::BatchJobSpec, name, after, before) {
+            errors.invalid_value(&at.child(name), after.get(name).unwrap_or(&Value::Null), IMMUTABLE);
+        }
+    };
+    require_unchanged("selector", errors);
     validate_template_update(after, before, child(old, "status"), &at, errors);
     for name in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-        immutable(new, old, "spec", name, errors);
+        require_unchanged(name, errors);
     }
 }
 
 /// Validates a changed template. A suspended Job without pods can change scheduling and resources.
 fn validate_template_update(after: &Object, before: &Object, status: &Object, at: &Path<'_>, errors: &mut Errors) {
-    if is_same(after.get("template"), before.get("template")) {
+    if is_equal_member(Id::BatchJobSpec, "template", after, before) {
         return;
     }
     let suspended = is_true(before, "suspend");
@@ -516,7 +537,7 @@ fn validate_template_update(after: &Object, before: &Object, status: &Object, at
         remove_scheduling(&mut old);
         remove_resources(&mut new, &mut old);
     }
-    if !is_same(Some(&Value::Object(new)), Some(&Value::Object(old))) {
+    if !is_equal(Id::CorePodTemplateSpec, &new, &old) {
         let shown = after.get("template").unwrap_or(&Value::Null);
         let at = at.child(if movable { "template.spec" } else { "template" });
         let shown = if movable { shown.get("spec").unwrap_or(&Value::Null) } else { shown };
@@ -533,6 +554,10 @@ fn remove_scheduling(template: &mut Object) {
     }
     if let Some(Value::Object(affinity)) = spec.get_mut("affinity") {
         affinity.shift_remove("nodeAffinity");
+        // An affinity without other rules can be added and removed.
+        if affinity.is_empty() {
+            spec.shift_remove("affinity");
+        }
     }
 }
 
@@ -687,5 +712,26 @@ mod tests {
         check(&job(true, "a", "y", false), &suspended, None);
         check(&job(true, "b", "y", false), &suspended, Some("spec.template.spec"));
         check(&job(true, "a", "y", true), &job(true, "a", "x", true), Some("spec.template"));
+    }
+
+    #[test]
+    fn update_rejects_changed_pointers_in_the_template() {
+        let job = |suspend: bool, pod: Value| map(json!({"spec": {"suspend": suspend, "template": {"spec": pod}}}));
+        let volume = |volume: Value| json!({ "volumes": [volume] });
+        for (suspend, new, old, is_equal) in [
+            (false, volume(json!({"emptyDir": {}})), volume(json!({})), false),
+            (true, volume(json!({"emptyDir": {}})), volume(json!({})), false),
+            (false, json!({"runtimeClassName": ""}), json!({}), false),
+            (false, json!({"affinity": {}}), json!({}), false),
+            (false, json!({"nodeSelector": {}, "hostNetwork": false}), json!({}), true),
+            // A suspended Job can change its node affinity.
+            (true, json!({"affinity": {"nodeAffinity": {}}}), json!({}), true),
+            (true, json!({}), json!({"affinity": {}}), true),
+            (true, json!({"affinity": {"podAffinity": {}}}), json!({}), false),
+        ] {
+            let mut errors = Errors::default();
+            validate_update(&job(suspend, new.clone()), &job(suspend, old.clone()), &mut errors);
+            assert_eq!(errors.is_empty(), is_equal, "{old} to {new}, suspended: {suspend}");
+        }
     }
 }

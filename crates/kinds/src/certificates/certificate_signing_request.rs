@@ -18,10 +18,10 @@ use listwatch_validation::names::{self, NameRule};
 use listwatch_validation::{Errors, Object, child, child_mut, items, number, quoted, text};
 
 use crate::certificate_request::{self, CertificateRequest};
-use crate::printers::Printer;
-use crate::printers::text::{NONE, condition};
-use crate::table::{AGE, Column, Json, NAME, human_duration};
 use crate::{CreateContext, Field, Kind, MetadataScope, Subresource, UpdateContext, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{NONE, condition};
+use listwatch_printers::{AGE, Column, Json, NAME, human_duration};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["csr"],

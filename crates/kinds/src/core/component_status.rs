@@ -3,8 +3,8 @@
 //! Source: `pkg/registry/core/componentstatus`.
 
 use crate::Kind;
-use crate::printers::Printer;
-use crate::table::{Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::{Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["cs"],

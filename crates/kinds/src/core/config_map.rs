@@ -8,8 +8,8 @@ use listwatch_validation::{Errors, Object, child, quoted};
 
 use crate::Kind;
 use crate::core::data::{DATA_BYTES_MAX, normalize_values, validate_immutable_data, validate_key};
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["cm"],
@@ -44,7 +44,7 @@ fn validate(map: &Object, _: Option<&Object>, errors: &mut Errors) {
 static PRINTER: Printer = Printer {
     columns: &[NAME, Column::text("Data", "How many keys the map holds."), AGE],
     cells: |map| {
-        let keys = map.get("data").len() + map.get("binaryData").len();
+        let keys = map.get("data").count() + map.get("binaryData").count();
         vec![map.name().into(), keys.into(), map.age().into()]
     },
 };

@@ -10,9 +10,9 @@ use crate::Kind;
 use crate::core::ports::{validate_app_protocol, validate_protocol};
 use crate::defaults::Default::{Each, Text};
 use crate::defaults::Defaults;
-use crate::printers::text::{NONE, more_than_shown};
-use crate::printers::{Printed, Printer};
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::text::{NONE, more_than_shown};
+use listwatch_printers::{AGE, Column, NAME};
+use listwatch_printers::{Printed, Printer};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ep"],
@@ -21,6 +21,7 @@ pub(crate) static KIND: Kind = Kind {
     deprecation: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
     defaults: &DEFAULTS,
     validate,
+    warnings: listwatch_kind_warnings::discovery::of_endpoints,
     printer: &PRINTER,
     ..Kind::namespaced("", "v1", "endpoints", "Endpoints")
 };
@@ -122,7 +123,7 @@ mod tests {
     use listwatch_json::json;
 
     use super::*;
-    use crate::table::{Json, RowClock};
+    use listwatch_printers::{Json, RowClock};
 
     fn cell(subsets: listwatch_json::Value) -> String {
         let object = json!({"metadata": {"name": "e"}, "subsets": subsets}).to_string();

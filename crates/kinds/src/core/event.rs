@@ -10,10 +10,10 @@ use listwatch_validation::{Errors, Object, child, given, quoted, text};
 
 use crate::defaults::Default::Empty;
 use crate::defaults::{BLANK, Defaults, NULL};
-use crate::printers::text::or;
-use crate::printers::{Printed, Printer};
-use crate::table::{Cell, Column};
 use crate::{Field, Kind};
+use listwatch_printers::text::or;
+use listwatch_printers::{Cell, Column};
+use listwatch_printers::{Printed, Printer};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ev"],

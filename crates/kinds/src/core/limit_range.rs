@@ -17,6 +17,7 @@ use listwatch_validation::resource_names::{container_resource_name, is_huge_page
 pub(crate) static KIND: Kind = Kind {
     short_names: &["limits"],
     create_on_update: true,
+    uuid_names: true,
     defaults: &DEFAULTS,
     validate,
     unenforced: Some(Unenforced {

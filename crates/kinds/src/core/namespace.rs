@@ -10,17 +10,22 @@ use listwatch_validation::names::NameRule;
 use listwatch_validation::object_meta::{FINALIZER_FOREGROUND, FINALIZER_KUBERNETES, FINALIZER_ORPHAN, is_set};
 use listwatch_validation::{Errors, Object, child, child_mut, metadata, metadata_mut, text, texts};
 
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
+use crate::defaults::Default::{In, Text};
+use crate::defaults::Defaults;
+use crate::kind::StoredText::Always;
 use crate::{CreateContext, Deletion, Field, Kind, Subresource, Unenforced, UnenforcedPart, UpdateContext};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ns"],
     names: NameRule::Label,
     fields: &[Field::with_default("status.phase", "Active")],
     subresources: &[Subresource::Status, Subresource::Finalize],
+    defaults: &DEFAULTS,
     initial_status: || Some(json!({"phase": "Active"})),
     late_defaults: set_name_label,
+    stored_texts: &[Always(r#""kubernetes.io/metadata.name":""#), Always(r#""phase":""#)],
     prepare_for_create,
     prepare_for_update,
     begin_deletion,
@@ -36,6 +41,10 @@ pub(crate) static KIND: Kind = Kind {
     returns_deleted: true,
     ..Kind::cluster("", "v1", "namespaces", "Namespace")
 };
+
+static DEFAULTS: Defaults = Defaults(&[("status", In(&STATUS_DEFAULTS))]);
+
+static STATUS_DEFAULTS: Defaults = Defaults(&[("phase", Text("Active"))]);
 
 /// The label with the name of the namespace. Selectors use it to select one namespace.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -151,10 +160,17 @@ mod tests {
     use listwatch_json::{Value, json};
     use listwatch_meta::UserInfo;
 
-    use crate::testing::{map, transition_errors};
+    use crate::testing::{check_defaults, map, transition_errors};
     use crate::{CreateContext, Subresource};
 
     use super::*;
+
+    #[test]
+    fn status_without_phase_is_active() {
+        check_defaults(&KIND, json!({}), json!({"status": {"phase": "Active"}}));
+        let terminating = json!({"status": {"phase": "Terminating"}});
+        check_defaults(&KIND, terminating.clone(), terminating);
+    }
 
     #[test]
     fn new_namespace_gets_the_kubernetes_finalizer_and_name_label() {

@@ -9,16 +9,17 @@ use listwatch_json::{Map, Value, json};
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::required_one_of;
+use listwatch_validation::field_rules::{drop_unless_used, required_one_of};
 use listwatch_validation::formats::{Range, amount, is_full, legacy_cidr, qualified_name};
 use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
 
 use crate::defaults::Default::{Do, In, Number};
 use crate::defaults::{BLANK, Defaults};
-use crate::printers::text::{NONE, or};
-use crate::printers::{Printed, Printer};
-use crate::table::{AGE, Cell, Column, Json, NAME};
+use crate::kind::StoredText::With;
 use crate::{Field, Kind, Subresource};
+use listwatch_printers::text::{NONE, or};
+use listwatch_printers::{AGE, Cell, Column, Json, NAME};
+use listwatch_printers::{Printed, Printer};
 use listwatch_validation::resource_names::amount_of;
 
 pub(crate) static KIND: Kind = Kind {
@@ -27,11 +28,13 @@ pub(crate) static KIND: Kind = Kind {
     fields: &[Field::with_default("spec.unschedulable", "false")],
     subresources: &[Subresource::Status, Subresource::Proxy { options: "NodeProxyOptions" }],
     defaults: &DEFAULTS,
+    stored_texts: &[With(r#""capacity":{"#, r#""allocatable":{"#)],
     initial_status: || None,
     prepare_for_create: |node, _| drop_dynamic_config(node, None),
     prepare_for_update: |node, old, _| drop_dynamic_config(node, Some(old)),
     validate,
     validate_status,
+    warnings: listwatch_kind_warnings::node::of_node,
     printer: &PRINTER,
     zero_members: r#""spec":{},"status":{}"#,
     ..Kind::cluster("", "v1", "nodes", "Node")
@@ -65,7 +68,7 @@ static STATUS_DEFAULTS: Defaults = Defaults(&[
     ("nodeInfo", In(&INFO_DEFAULTS)),
 ]);
 
-static SPEC_DEFAULTS: Defaults = Defaults(&[("podCIDR", Do(default_pod_cidrs))]);
+static SPEC_DEFAULTS: Defaults = Defaults(&[("podCIDR", Do(synchronize_pod_cidrs))]);
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("status", In(&STATUS_DEFAULTS))]);
 
@@ -79,27 +82,26 @@ fn default_allocatable(status: &mut Map) {
     }
 }
 
-/// Applies the defaults of `podCIDR` and `podCIDRs[0]`: the value of the other field.
-fn default_pod_cidrs(spec: &mut Map) {
-    let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
-    match (spec.get("podCIDR").filter(|cidr| **cidr != "").cloned(), first) {
-        (Some(single), None) => {
-            spec.insert("podCIDRs", json!([single]));
-        }
-        (None, Some(first)) => {
+/// Makes `podCIDR` equal to the first range of `podCIDRs`. If both are present and differ, `podCIDR` wins, because clients
+/// that do not know `podCIDRs` change only `podCIDR` (`Convert_v1_NodeSpec_To_core_NodeSpec` and its inverse).
+fn synchronize_pod_cidrs(spec: &mut Map) {
+    let single = text(spec, "podCIDR");
+    let first = spec.get("podCIDRs").and_then(|ranges| ranges.get(0)).map(|first| first.as_str().unwrap_or_default());
+    if single.is_empty() {
+        if let Some(first) = first.filter(|first| !first.is_empty()) {
+            let first = Value::from(first);
             spec.insert("podCIDR", first);
         }
-        _ => {}
+    } else if first != Some(single) {
+        let ranges = json!([single]);
+        spec.insert("podCIDRs", ranges);
     }
 }
 
 /// Drops the fields of dynamic kubelet configuration, unless the stored object has them (`dropDisabledFields`).
 fn drop_dynamic_config(node: &mut Object, old: Option<&Object>) {
     for (part, name) in [("spec", "configSource"), ("status", "config")] {
-        let used = old.is_some_and(|old| given(child(old, part), name).is_some());
-        if !used && let Some(Value::Object(part)) = node.get_mut(part) {
-            part.shift_remove(name);
-        }
+        drop_unless_used(node, old, &[part], &[name]);
     }
 }
 
@@ -352,4 +354,26 @@ fn roles(labels: Json<'_>) -> String {
     roles.sort();
     roles.dedup();
     roles.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::map;
+
+    #[test]
+    fn pod_cidr_and_first_pod_cidr_are_synchronized() {
+        let check = |spec: Value, expected: Value| {
+            let mut node = map(json!({ "spec": spec }));
+            crate::defaults::apply(KIND.defaults, &mut node);
+            assert_eq!(node["spec"], expected);
+        };
+        let both = |single: &str, list: &[&str]| json!({"podCIDR": single, "podCIDRs": list});
+        check(json!({"podCIDR": "10.0.0.0/24"}), both("10.0.0.0/24", &["10.0.0.0/24"]));
+        check(json!({"podCIDRs": ["10.0.0.0/24"]}), json!({"podCIDRs": ["10.0.0.0/24"], "podCIDR": "10.0.0.0/24"}));
+        check(both("", &["10.0.0.0/24", "fd00::/64"]), both("10.0.0.0/24", &["10.0.0.0/24", "fd00::/64"]));
+        check(both("10.0.1.0/24", &["10.0.0.0/24", "fd00::/64"]), both("10.0.1.0/24", &["10.0.1.0/24"]));
+        check(both("10.0.0.0/24", &["10.0.0.0/24", "fd00::/64"]), both("10.0.0.0/24", &["10.0.0.0/24", "fd00::/64"]));
+        check(json!({}), json!({}));
+    }
 }

@@ -18,19 +18,22 @@ use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, vali
 use crate::defaults::Default::{If, In, Text};
 use crate::defaults::Defaults;
 use crate::defaults::volume::{AZURE_DISK, AZURE_FILE, HOST_PATH, ISCSI, RBD, SCALE_IO};
-use crate::printers::Printer;
-use crate::printers::text::UNSET;
-use crate::table::{AGE, Column, NAME};
+use crate::kind::StoredText::Always;
 use crate::{CreateContext, Kind, Subresource, UpdateContext};
+use listwatch_printers::Printer;
+use listwatch_printers::text::UNSET;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["pv"],
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
+    stored_texts: &[Always(r#""volumeMode":""#), Always(r#""phase":""#)],
     initial_status: || Some(json!({"phase": "Pending"})),
     prepare_for_create,
     prepare_for_update,
     validate,
+    warnings: listwatch_kind_warnings::storage::of_volume,
     printer: &PRINTER,
     zero_members: r#""spec":{},"status":{}"#,
     returns_deleted: true,
@@ -53,7 +56,9 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
     ("scaleIO", If(&SCALE_IO)),
 ]);
 
-static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
+static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS)), ("status", In(&STATUS_DEFAULTS))]);
+
+static STATUS_DEFAULTS: Defaults = Defaults(&[("phase", Text("Pending"))]);
 
 /// Sets `status.lastPhaseTransitionTime` to the creation time.
 fn prepare_for_create(volume: &mut Object, _: CreateContext<'_>) {
@@ -402,3 +407,20 @@ static PRINTER: Printer = Printer {
         ]
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_defaults;
+
+    #[test]
+    fn status_without_phase_is_pending() {
+        let spec = json!({"volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain"});
+        for (status, phase) in
+            [(json!({}), "Pending"), (json!({"phase": ""}), "Pending"), (json!({"phase": "Bound"}), "Bound")]
+        {
+            let expected = json!({"spec": spec, "status": {"phase": phase}});
+            check_defaults(&KIND, json!({"spec": spec, "status": status}), expected);
+        }
+    }
+}

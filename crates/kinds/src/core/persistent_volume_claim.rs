@@ -4,6 +4,7 @@
 //! `pkg/apis/core/validation`.
 
 use listwatch_json::{Map, Value, json};
+use listwatch_k8s_types::Id;
 use listwatch_meta::FieldError;
 use listwatch_meta::go::quote;
 use listwatch_schema::Path;
@@ -11,38 +12,54 @@ use listwatch_validation::diff::unified;
 use listwatch_validation::formats::{
     self, IMMUTABLE, amount, is_invalid_selector, json as go_json, not_negative_amount, qualified_name, same,
 };
+use listwatch_validation::typed_equality::is_equal;
 use listwatch_validation::volume_claim::{ClaimSpecOptions, claim_spec};
 use listwatch_validation::{Errors, Object, child, given, items, text};
 
 use crate::core::volumes::{CLASS_ANNOTATION, access_modes_cell, class_cell, validate_basic_amount};
-use crate::defaults::Default::In;
+use crate::defaults::Default::{In, Text};
 use crate::defaults::Defaults;
 use crate::defaults::volume::CLAIM_SPEC;
-use crate::printers::Printer;
-use crate::printers::text::UNSET;
-use crate::table::{AGE, Column, NAME};
+use crate::kind::StoredText::{Always, With};
 use crate::{Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::UNSET;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["pvc"],
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,
+    stored_texts: &[
+        Always(r#""volumeMode":""#),
+        Always(r#""phase":""#),
+        With(r#""dataSource":{"#, r#""dataSourceRef":{"#),
+        With(r#""dataSourceRef":{"#, r#""dataSource":{"#),
+    ],
+    default_on_read: |claim| {
+        if let Some(Value::Object(spec)) = claim.get_mut("spec") {
+            copy_data_sources(spec);
+        }
+    },
     initial_status: || Some(json!({"phase": "Pending"})),
     prepare_for_create: |claim, _| normalize_data_sources(claim, None),
     prepare_for_update: |claim, old, _| normalize_data_sources(claim, Some(old)),
     validate,
     validate_status,
+    warnings: listwatch_kind_warnings::storage::of_claim,
     printer: &PRINTER,
     zero_members: r#""spec":{"resources":{}},"status":{}"#,
     returns_deleted: true,
     ..Kind::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 };
 
-static DEFAULTS: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC))]);
+static DEFAULTS: Defaults = Defaults(&[("spec", In(&CLAIM_SPEC)), ("status", In(&STATUS_DEFAULTS))]);
+
+static STATUS_DEFAULTS: Defaults = Defaults(&[("phase", Text("Pending"))]);
 
 /// Normalizes the data sources. A `dataSource` without `dataSourceRef` can only be a claim or a snapshot
 /// (`EnforceDataSourceBackwardsCompatibility`). References to other namespaces are an alpha feature and are removed.
-/// Then `dataSource` and `dataSourceRef` are copied to each other (`NormalizeDataSources`).
+/// Then the remaining one is copied.
 fn normalize_data_sources(claim: &mut Object, old: Option<&Object>) {
     let Some(Value::Object(spec)) = claim.get_mut("spec") else { return };
     let had = |name: &str| old.is_some_and(|old| given(child(old, "spec"), name).is_some());
@@ -57,16 +74,19 @@ fn normalize_data_sources(claim: &mut Object, old: Option<&Object>) {
     if !had("dataSource") && !had("dataSourceRef") && given(spec, "dataSourceRef").is_none() && !fine {
         spec.shift_remove("dataSource");
     }
+    copy_data_sources(spec);
+}
+
+/// Copies `dataSource` and `dataSourceRef` to each other (`NormalizeDataSources`).
+fn copy_data_sources(spec: &mut Object) {
     for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
-        if let Some(source @ Value::Object(members)) = given(spec, from)
+        if let Some(Value::Object(members)) = given(spec, from)
             && given(spec, to).is_none()
             && text(members, "namespace").is_empty()
         {
-            let mut source = source.clone();
-            if let Some(members) = source.as_object_mut() {
-                members.shift_remove("namespace");
-            }
-            spec.insert(to.to_owned(), source);
+            let mut source = members.clone();
+            source.shift_remove("namespace");
+            spec.insert(to.to_owned(), Value::Object(source));
             return;
         }
     }
@@ -103,12 +123,12 @@ fn validate_changes(claim: &Object, old: &Object, errors: &mut Errors) {
     // The comparison ignores the fields that can change.
     let mut after = spec.clone();
     let mut then = before.clone();
-    let keep = |from: &Object, to: &mut Object, name: &str| match from.get(name) {
-        Some(value) => {
+    // The claim may be older than one of the two fields.
+    copy_data_sources(&mut then);
+    let keep = |from: &Object, to: &mut Object, name: &str| {
+        to.shift_remove(name);
+        if let Some(value) = from.get(name) {
             to.insert(name, value.clone());
-        }
-        None => {
-            to.shift_remove(name);
         }
     };
     if text(before, "volumeName").is_empty() {
@@ -125,9 +145,8 @@ fn validate_changes(claim: &Object, old: &Object, errors: &mut Errors) {
             keep(requests(before), requests_after, "storage");
         }
     }
-    let (then, after) = (go_claim_spec(&then), go_claim_spec(&after));
-    let pointers = ["StorageClassName", "VolumeAttributesClassName"];
-    if !same(Some(&after), Some(&then)) || pointers.iter().any(|name| then[*name] != after[*name]) {
+    if !is_equal(Id::CorePersistentVolumeClaimSpec, &after, &then) {
+        let (then, after) = (go_claim_spec(&then), go_claim_spec(&after));
         let why =
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         errors.forbidden(&at, &format!("{why}\n{}", unified(&then, &after)));
@@ -272,3 +291,43 @@ static PRINTER: Printer = Printer {
         ]
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_defaults;
+
+    #[test]
+    fn status_without_phase_is_pending() {
+        let spec = json!({"volumeMode": "Filesystem"});
+        for (status, phase) in
+            [(json!({}), "Pending"), (json!({"phase": ""}), "Pending"), (json!({"phase": "Bound"}), "Bound")]
+        {
+            let expected = json!({"spec": spec, "status": {"phase": phase}});
+            check_defaults(&KIND, json!({"spec": spec, "status": status}), expected);
+        }
+    }
+
+    #[test]
+    fn update_rejects_changed_pointers_of_the_spec() {
+        let source = json!({"kind": "PersistentVolumeClaim", "name": "other"});
+        let claim = |spec: Value| {
+            let Value::Object(claim) = json!({ "spec": spec }) else { unreachable!("an object") };
+            claim
+        };
+        for (new, old, is_equal) in [
+            (json!({"selector": {}}), json!({}), false),
+            (json!({}), json!({"selector": {}}), false),
+            (json!({}), json!({"storageClassName": ""}), false),
+            (json!({"selector": {"matchLabels": {}}}), json!({"selector": {}}), true),
+            (json!({"dataSource": source, "dataSourceRef": source}), json!({"dataSource": source}), true),
+            (json!({"dataSource": source, "dataSourceRef": source}), json!({"dataSourceRef": source}), true),
+            (json!({"dataSource": source}), json!({}), false),
+            (json!({"accessModes": [], "resources": {"limits": {}}, "volumeName": ""}), json!({}), true),
+        ] {
+            let mut errors = Errors::default();
+            validate_changes(&claim(new.clone()), &claim(old.clone()), &mut errors);
+            assert_eq!(errors.is_empty(), is_equal, "{old} to {new}");
+        }
+    }
+}

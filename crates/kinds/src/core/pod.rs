@@ -1,25 +1,23 @@
 //! Pod (`v1`): a group of containers on one node.
 //!
-//! Source: `pkg/registry/core/pod/strategy.go`, `pkg/apis/core/v1/defaults.go` and `printPod` of Kubernetes v1.36.
-//! [`pod_spec`] validates pods; [`pod_update`] and [`pod_resize`] validate updates.
+//! Source: `pkg/registry/core/pod/strategy.go`, `pkg/apis/core/v1/{defaults,conversion}.go` and `printPod` of Kubernetes
+//! v1.36. [`pod_spec`] validates pods; [`listwatch_pod_rules`] completes new pods and validates updates.
 
 use std::collections::{HashMap, VecDeque};
 
 use listwatch_json::{Map, Value, json};
+use listwatch_pod_rules::quality_of_service;
 use listwatch_validation::pod_spec::{self, default_pod_level_resources};
-use listwatch_validation::{Errors, Object};
+use listwatch_validation::{Errors, Object, child, items};
 use time::OffsetDateTime;
 
-use super::pod_qos::quality_of_service;
-use super::pod_update::{items, spec, text};
-use super::{pod_resize, pod_update};
-use crate::defaults::Default::{Do, Each, Flag, In};
+use crate::defaults::Default::{Do, Each, Flag, If, In};
 use crate::defaults::pod_spec::POD_SPEC;
 use crate::defaults::{Defaults, missing};
-use crate::printers::text::{NONE, holds};
-use crate::printers::{Printed, Printer};
-use crate::table::{AGE, Cell, Column, Json, NAME};
 use crate::{CreateContext, Field, Kind, MetadataScope, Subresource, UpdateContext, WriteScope};
+use listwatch_printers::text::{NONE, holds};
+use listwatch_printers::{AGE, Cell, Column, Json, NAME};
+use listwatch_printers::{Printed, Printer};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["po"],
@@ -27,7 +25,8 @@ pub(crate) static KIND: Kind = Kind {
     graceful_delete: true,
     categories: &["all"],
     fields: &[
-        Field { indexed: true, ..Field::new("spec.nodeName") },
+        // Clients of early releases send the alias (`pkg/apis/core/v1/conversion.go`).
+        Field { indexed: true, alias: Some("spec.host"), ..Field::new("spec.nodeName") },
         Field::with_default("spec.restartPolicy", "Always"),
         Field::with_default("spec.schedulerName", "default-scheduler"),
         Field::new("spec.serviceAccountName"),
@@ -50,7 +49,8 @@ pub(crate) static KIND: Kind = Kind {
         Subresource::Resize,
     ],
     defaults: &DEFAULTS,
-    admission_fields: &["tolerations", "priority", "preemptionPolicy"],
+    pod_spec: &["spec"],
+    admission_fields: &["priority", "preemptionPolicy"],
     prepare_for_create,
     prepare_for_update,
     validate: pod_spec::validate_pod,
@@ -59,25 +59,51 @@ pub(crate) static KIND: Kind = Kind {
         metadata: MetadataScope::Without(&["ownerReferences"]),
         reset: &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
     },
+    create_warnings: listwatch_pod_rules::app_armor_warnings,
+    warnings: listwatch_kind_warnings::pod::of_pod,
+    status_warnings: listwatch_kind_warnings::pod::of_pod_status,
     printer: &PRINTER,
     zero_members: r#""spec":{"containers":null},"status":{}"#,
     returns_deleted: true,
     ..Kind::namespaced("", "v1", "pods", "Pod")
 };
 
-static DEFAULTS: Defaults = Defaults(&[("spec", In(&POD_SPEC)), ("spec", In(&POD_ONLY_DEFAULTS))]);
+static DEFAULTS: Defaults =
+    Defaults(&[("spec", In(&POD_SPEC)), ("spec", In(&POD_ONLY_DEFAULTS)), ("status", If(&STATUS_DEFAULTS))]);
+
+static STATUS_DEFAULTS: Defaults = Defaults(&[("podIP", Do(synchronize_pod_ips))]);
 
 /// Defaults of the spec that apply only to pods, and not to pod templates.
 static POD_ONLY_DEFAULTS: Defaults = Defaults(&[
     ("containers", Each(&REQUEST_DEFAULTS)),
     ("initContainers", Each(&REQUEST_DEFAULTS)),
     ("hostNetwork", Do(host_ports)),
-    ("tolerations", Do(tolerate_failing_nodes)),
     ("enableServiceLinks", Flag(true)),
     ("resources", Do(default_pod_level_resources)),
 ]);
 
 static REQUEST_DEFAULTS: Defaults = Defaults(&[("resources", Do(requests_from_limits))]);
+
+/// The string of a member; `""` if it is absent.
+fn text_of<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Makes `podIP` equal to the first address of `podIPs`. If both are present and differ, `podIP` wins, because clients
+/// that do not know `podIPs` change only `podIP` (`Convert_v1_PodStatus_To_core_PodStatus` and its inverse).
+fn synchronize_pod_ips(status: &mut Map) {
+    let single = status.get("podIP").and_then(Value::as_str).unwrap_or_default();
+    let first = status.get("podIPs").and_then(|addresses| addresses.get(0)).map(|first| text_of(first, "ip"));
+    if single.is_empty() {
+        if let Some(first) = first.filter(|first| !first.is_empty()) {
+            let first = Value::from(first);
+            status.insert("podIP", first);
+        }
+    } else if first != Some(single) {
+        let addresses = json!([{ "ip": single }]);
+        status.insert("podIPs", addresses);
+    }
+}
 
 /// Copies limits to absent requests.
 fn requests_from_limits(container: &mut Map) {
@@ -113,37 +139,18 @@ fn host_ports(spec: &mut Map) {
     }
 }
 
-/// Adds tolerations of failing nodes for 300 s, unless the pod has tolerations for them (admission plugin
-/// DefaultTolerationSeconds).
-fn tolerate_failing_nodes(spec: &mut Map) {
-    let mut tolerations = match spec.get_mut("tolerations") {
-        Some(Value::Array(tolerations)) => std::mem::take(tolerations),
-        Some(Value::Null) | None => Vec::new(),
-        Some(_) => return,
-    };
-    for taint in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
-        let tolerated = tolerations.iter().any(|toleration| {
-            let text = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or_default();
-            matches!(text("key"), key if key == taint || key.is_empty()) && matches!(text("effect"), "NoExecute" | "")
-        });
-        if !tolerated {
-            tolerations
-                .push(json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
-        }
-    }
-    spec.insert("tolerations", Value::Array(tolerations));
-}
-
-/// Sets the status of a new pod (`PrepareForCreate`).
+/// Sets the status of a new pod, and completes its spec (`PrepareForCreate`).
 fn prepare_for_create(pod: &mut Object, context: CreateContext<'_>) {
+    listwatch_pod_rules::merge_label_keys(pod);
     let mut status = json!({"phase": "Pending"});
-    if !items(spec(pod), "schedulingGates").is_empty() {
+    if !items(child(pod, "spec"), "schedulingGates").is_empty() {
         status["conditions"] = json!([{"type": "PodScheduled", "status": "False", "lastProbeTime": null,
             "lastTransitionTime": context.now, "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
     }
     status["qosClass"] = json!(quality_of_service(pod.get("spec")));
     pod.insert("status", status);
+    listwatch_pod_rules::copy_app_armor_annotations(pod);
 }
 
 /// Keeps fields of the status that an older client omits (`PrepareForUpdate`).
@@ -160,11 +167,11 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
     }
     // Conditions of the same type are matched in their order.
     let mut before: HashMap<&str, VecDeque<&Value>> = HashMap::new();
-    for condition in items(Some(old), "conditions") {
-        before.entry(text(condition, "type")).or_default().push_back(condition);
+    for condition in items(old, "conditions") {
+        before.entry(text_of(condition, "type")).or_default().push_back(condition);
     }
     for condition in new.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(same) = before.get_mut(text(condition, "type")).and_then(VecDeque::pop_front) else { continue };
+        let Some(same) = before.get_mut(text_of(condition, "type")).and_then(VecDeque::pop_front) else { continue };
         if let (None, Some(generation)) = (condition.get("observedGeneration"), same.get("observedGeneration")) {
             condition["observedGeneration"] = generation.clone();
         }
@@ -174,10 +181,10 @@ fn prepare_for_update(new: &mut Object, old: &Object, context: UpdateContext<'_>
 /// Validates an update of a pod or of one of its subresources.
 fn validate_transition(new: &Object, old: &Object, context: UpdateContext<'_>, errors: &mut Errors) {
     match context.subresource {
-        None => pod_update::validate_update(new, old, errors),
-        Some(Subresource::Status) => pod_update::validate_status(new, old, errors),
-        Some(Subresource::EphemeralContainers) => pod_update::validate_ephemeral_containers(new, old, errors),
-        Some(Subresource::Resize) => pod_resize::validate_resize(new, old, errors),
+        None => listwatch_pod_rules::validate_update(new, old, errors),
+        Some(Subresource::Status) => listwatch_pod_rules::validate_status(new, old, errors),
+        Some(Subresource::EphemeralContainers) => listwatch_pod_rules::validate_ephemeral_containers(new, old, errors),
+        Some(Subresource::Resize) => listwatch_pod_rules::validate_resize(new, old, errors),
         _ => {}
     }
 }
@@ -273,7 +280,7 @@ impl Summary {
             .collect();
         let mut summary = Summary {
             ready: 0,
-            containers: spec.get("containers").len() + sidecars.len(),
+            containers: spec.get("containers").count() + sidecars.len(),
             reason,
             restarts: Restarts::default(),
         };
@@ -375,9 +382,6 @@ mod tests {
 
     #[test]
     fn pod_defaults_equal_those_of_kube_apiserver() {
-        let tolerations = json!([
-            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-            {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
         let mut limited = defaulted_container("nginx:1", "IfNotPresent");
         limited["resources"] = json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}});
         limited["ports"] = json!([{"containerPort": 80, "protocol": "TCP"}]);
@@ -385,7 +389,6 @@ mod tests {
             "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3});
         let mut expected = defaulted_pod_spec(limited);
         for (name, value) in [
-            ("tolerations", tolerations),
             ("enableServiceLinks", json!(true)),
             (
                 "volumes",
@@ -404,6 +407,29 @@ mod tests {
                     {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}}),
             json!({"spec": expected}),
         );
+    }
+
+    #[test]
+    fn pod_ip_and_first_pod_ip_are_synchronized() {
+        let check = |status: Value, expected: Value| {
+            let mut pod = map(json!({ "status": status }));
+            crate::defaults::apply(KIND.defaults, &mut pod);
+            assert_eq!(pod["status"], expected);
+        };
+        let both = |single: &str, list: &[&str]| {
+            let list: Vec<Value> = list.iter().map(|ip| json!({ "ip": ip })).collect();
+            json!({"podIP": single, "podIPs": list})
+        };
+        check(json!({"podIP": "10.0.0.1"}), both("10.0.0.1", &["10.0.0.1"]));
+        check(both("10.0.0.1", &[]), both("10.0.0.1", &["10.0.0.1"]));
+        check(both("10.0.0.2", &["10.0.0.1", "fd00::1"]), both("10.0.0.2", &["10.0.0.2"]));
+        check(json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}), both("10.0.0.1", &["10.0.0.1", "fd00::1"]));
+        check(both("", &["fd00::1"]), both("fd00::1", &["fd00::1"]));
+        check(both("10.0.0.1", &["10.0.0.1", "fd00::1"]), both("10.0.0.1", &["10.0.0.1", "fd00::1"]));
+        check(json!({"phase": "Pending"}), json!({"phase": "Pending"}));
+        check(json!({"podIPs": []}), json!({"podIPs": []}));
+        // `hostIP` and `hostIPs` are validated, and not synchronized.
+        check(json!({"hostIP": "10.0.0.1"}), json!({"hostIP": "10.0.0.1"}));
     }
 
     #[test]

@@ -9,14 +9,16 @@ use crate::Kind;
 use crate::defaults::Default::In;
 use crate::defaults::Defaults;
 use crate::defaults::pod_spec::TEMPLATE;
-use crate::printers::Printer;
-use crate::printers::text::{containers, labels};
-use crate::table::{Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{containers, labels};
+use listwatch_printers::{Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
     defaults: &DEFAULTS,
+    pod_spec: &["template", "spec"],
     validate,
+    warnings: listwatch_kind_warnings::workload::of_pod_template,
     printer: &PRINTER,
     returns_deleted: true,
     ..Kind::namespaced("", "v1", "podtemplates", "PodTemplate")
@@ -43,3 +45,31 @@ static PRINTER: Printer = Printer {
         vec![template.name().into(), names.into(), images.into(), labels.into()]
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use listwatch_json::{Value, json};
+    use listwatch_meta::FieldError;
+
+    use super::*;
+    use crate::testing::map;
+
+    #[test]
+    fn template_with_a_stored_invalid_deletion_cost_can_be_updated() {
+        const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+        let template =
+            |cost: &str| json!({"metadata": {"labels": {"a": "b"}, "annotations": {COST: cost}}, "spec": {}});
+        let stateful = |template: Value| json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+        let reported = |kind: &Kind, new: Value, old: Value| {
+            let mut errors = Errors::default();
+            (kind.validate)(&map(new), Some(&map(old)), &mut errors);
+            errors.iter().map(FieldError::to_string).any(|error| error.contains(COST))
+        };
+        for (old, expected) in [("x", false), ("1", true)] {
+            let (new, old) = (template("x"), template(old));
+            assert_eq!(reported(&KIND, json!({ "template": new }), json!({ "template": old })), expected, "{old}");
+            let kind = &crate::apps::stateful_set::KIND;
+            assert_eq!(reported(kind, stateful(new), stateful(old.clone())), expected, "{old}");
+        }
+    }
+}

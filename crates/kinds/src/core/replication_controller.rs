@@ -13,10 +13,10 @@ use crate::apps::selector_and_template::{report_unmatched_labels, require_long_r
 use crate::defaults::Default::{Do, From, If, In, Number};
 use crate::defaults::Defaults;
 use crate::defaults::pod_spec::{TEMPLATE, labels_of_template};
-use crate::printers::Printer;
-use crate::printers::text::labels;
-use crate::printers::workload::{REPLICA_COLUMNS, replica_cells};
 use crate::{Field, Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::labels;
+use listwatch_printers::workload::{REPLICA_COLUMNS, replica_cells};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["rc"],
@@ -26,9 +26,11 @@ pub(crate) static KIND: Kind = Kind {
     fields: &[Field::with_default("status.replicas", "0")],
     subresources: &[Subresource::scale("spec.selector"), Subresource::Status],
     defaults: &DEFAULTS,
+    pod_spec: &["spec", "template", "spec"],
     initial_status: || Some(json!({"replicas": 0})),
     validate,
     validate_transition: |new, old, context, errors| COUNTS.validate_transition(new, old, context, errors),
+    warnings: listwatch_kind_warnings::workload::of_replication_controller,
     printer: &PRINTER,
     orphans_dependents: true,
     ..Kind::namespaced("", "v1", "replicationcontrollers", "ReplicationController")

@@ -10,9 +10,9 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::{self, IMMUTABLE, amount};
 use listwatch_validation::{Errors, Object, child, given, items, objects, text};
 
-use crate::printers::Printer;
-use crate::table::{AGE, Column, Json, NAME};
 use crate::{Kind, Subresource, Unenforced, UnenforcedPart};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, Json, NAME};
 use listwatch_validation::resource_names::{amount_of, is_quota_name, resource_name};
 
 pub(crate) static KIND: Kind = Kind {
@@ -20,6 +20,7 @@ pub(crate) static KIND: Kind = Kind {
     subresources: &[Subresource::Status],
     validate,
     validate_status,
+    warnings: listwatch_kind_warnings::small::of_resource_quota,
     printer: &PRINTER,
     unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "the namespace may exceed it" }),
     returns_deleted: true,

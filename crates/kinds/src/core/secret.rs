@@ -13,9 +13,9 @@ use listwatch_validation::{Errors, Object, child, child_mut, text};
 use crate::core::data::{DATA_BYTES_MAX, normalize_values, validate_immutable_data, validate_key};
 use crate::defaults::Default::Text;
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
 use crate::{Field, Kind};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     fields: &[Field::with_default("type", "Opaque")],
@@ -24,6 +24,7 @@ pub(crate) static KIND: Kind = Kind {
     validate,
     validate_update,
     validate_transition: validate_immutable_data,
+    warnings: listwatch_kind_warnings::secret::of_secret,
     printer: &PRINTER,
     ..Kind::namespaced("", "v1", "secrets", "Secret")
 };
@@ -115,7 +116,7 @@ static PRINTER: Printer = Printer {
     ],
     cells: |secret| {
         let type_ = secret.get("type").string_or("Opaque");
-        vec![secret.name().into(), type_.into(), secret.get("data").len().into(), secret.age().into()]
+        vec![secret.name().into(), type_.into(), secret.get("data").count().into(), secret.age().into()]
     },
 };
 

@@ -2,7 +2,8 @@
 //!
 //! Source: `pkg/registry/core/service/strategy.go`, `ValidateService` in `pkg/apis/core/validation`. Upstream
 //! allocates node ports and addresses before it validates; this server allocates afterwards. The rules about allocated
-//! values are therefore in the server's write path.
+//! values and the IP families of the cluster are therefore in the server's write path. [`super::service_update`] runs
+//! before validation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,16 +17,18 @@ use listwatch_validation::formats::{
     port_number, qualified_name, subdomain,
 };
 use listwatch_validation::names::NameRule;
-use listwatch_validation::{Errors, Object, child, given, is_empty, items, number, objects, text};
+use listwatch_validation::{Errors, Object, child, given, is_empty, items, number, objects, text, texts};
 
 use crate::core::ports::{validate_app_protocol, validate_protocol};
+use crate::core::service_update::{drop_unused_internal_policy, prepare_for_update, set_cluster_ips};
 use crate::defaults::Default::{Do, Each, From, In, Text};
 use crate::defaults::{Defaults, missing};
+use crate::kind::StoredText::{Always, With};
 use crate::networking::load_balancer::{addresses_cell, validate_hostname};
-use crate::printers::text::{NONE, joined, labels, or};
-use crate::printers::{Printed, Printer};
-use crate::table::{AGE, Column, Json, NAME};
 use crate::{Field, Kind, PORT_TAKEN, Subresource};
+use listwatch_printers::text::{NONE, joined, labels, or};
+use listwatch_printers::{AGE, Column, Json, NAME};
+use listwatch_printers::{Printed, Printer};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["svc"],
@@ -36,9 +39,33 @@ pub(crate) static KIND: Kind = Kind {
     fields: &[Field::new("spec.clusterIP"), Field::with_default("spec.type", "ClusterIP")],
     subresources: &[Subresource::Status, Subresource::Proxy { options: "ServiceProxyOptions" }],
     defaults: &DEFAULTS,
+    // Only services of the type ExternalName have no cluster IP.
+    stored_texts: &[
+        Always(r#""type":""#),
+        Always(r#""sessionAffinity":""#),
+        With(r#""clusterIP":""#, r#""clusterIPs":["#),
+        With(r#""clusterIP":""#, r#""ipFamilies":["#),
+        With(r#""clusterIP":""#, r#""ipFamilyPolicy":""#),
+        With(r#""clusterIP":""#, r#""internalTrafficPolicy":""#),
+        With(r#""internalTrafficPolicy":""#, r#""clusterIP":""#),
+        With(r#""type":"NodePort""#, r#""externalTrafficPolicy":""#),
+        With(r#""type":"LoadBalancer""#, r#""externalTrafficPolicy":""#),
+        With(r#""externalIPs":["#, r#""externalTrafficPolicy":""#),
+        With(r#""type":"LoadBalancer""#, r#""allocateLoadBalancerNodePorts":"#),
+        // An address of a load balancer may have a host name instead, which has no mode.
+        With(r#""ingress":[{"ip":""#, r#""ipMode":""#),
+    ],
+    default_on_read,
     initial_status: || Some(json!({"loadBalancer": {}})),
+    prepare_for_create: |service, _| {
+        set_cluster_ips(service);
+        drop_unused_internal_policy(service);
+    },
+    prepare_for_update,
     validate,
     validate_status,
+    warnings: listwatch_kind_warnings::service::of_service,
+    status_warnings: listwatch_kind_warnings::service::of_service_status,
     printer: &PRINTER,
     zero_members: r#""spec":{},"status":{"loadBalancer":{}}"#,
     returns_deleted: true,
@@ -94,11 +121,39 @@ fn default_ip_modes(service: &mut Map) {
     }
 }
 
-fn is_type(spec: &Map, name: &str) -> bool {
+pub(super) fn is_type(spec: &Map, name: &str) -> bool {
     spec.get("type").and_then(Value::as_str) == Some(name)
 }
 
-fn is_externally_accessible(spec: &Map) -> bool {
+/// Sets the cluster IPs and the IP families of a service from a release without them, on a cluster whose first range of
+/// addresses is IPv4. Removes the internal traffic policy that some releases set for `ExternalName`
+/// (`defaultOnReadService`).
+fn default_on_read(service: &mut Object) {
+    set_cluster_ips(service);
+    let Some(Value::Object(spec)) = service.get_mut("spec") else { return };
+    if is_type(spec, "ExternalName") {
+        spec.shift_remove("internalTrafficPolicy");
+        return;
+    }
+    if !items(spec, "ipFamilies").is_empty() {
+        return;
+    }
+    let families: Vec<&str> = match text(spec, "clusterIP") {
+        "None" if child(spec, "selector").is_empty() => vec!["IPv4", "IPv6"],
+        "None" => vec!["IPv4"],
+        _ => texts(spec, "clusterIPs").map(|address| if is_ipv6(address) { "IPv6" } else { "IPv4" }).collect(),
+    };
+    let policy = match families.len() {
+        0 => return,
+        1 => "SingleStack",
+        _ => "RequireDualStack",
+    };
+    spec.insert("ipFamilies", json!(families));
+    spec.insert("ipFamilyPolicy", json!(policy));
+}
+
+/// Whether clients outside of the cluster can reach the service (`ExternallyAccessible`).
+pub(super) fn is_externally_accessible(spec: &Map) -> bool {
     let external = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
     is_type(spec, "NodePort") || is_type(spec, "LoadBalancer") || (is_type(spec, "ClusterIP") && external)
 }
@@ -140,10 +195,7 @@ fn validate(service: &Object, old: Option<&Object>, errors: &mut Errors) {
         }
         "ExternalName" => {
             for name in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                // An update removes values that the stored service has.
-                if given(spec, name).is_some_and(|value| !is_empty(Some(value)))
-                    && before.is_none_or(|before| before.get(name) != spec.get(name))
-                {
+                if !is_empty(spec.get(name)) {
                     errors.forbidden(&at.child(name), "may not be set for ExternalName services");
                 }
             }
@@ -166,16 +218,12 @@ fn validate(service: &Object, old: Option<&Object>, errors: &mut Errors) {
     validate_node_ports(spec, before, &at.child("ports"), errors);
     validate_unique_ports(spec, &at.child("ports"), errors);
     validate_source_ranges(service, old, errors);
-    validate_load_balancer_fields(spec, before, &at, errors);
-    validate_traffic_policies(spec, before, &at, errors);
+    validate_load_balancer_fields(spec, &at, errors);
+    validate_traffic_policies(spec, &at, errors);
 }
 
 fn is_headless(spec: &Object) -> bool {
-    match items(spec, "clusterIPs") {
-        [] => text(spec, "clusterIP") == "None",
-        [only] => only == "None",
-        _ => false,
-    }
+    matches!(items(spec, "clusterIPs"), [only] if only == "None")
 }
 
 fn validate_changes(spec: &Object, before: &Object, at: &Path<'_>, errors: &mut Errors) {
@@ -186,7 +234,7 @@ fn validate_changes(spec: &Object, before: &Object, at: &Path<'_>, errors: &mut 
             errors.invalid_value(&at.child("loadBalancerClass"), go_json(class), "may not change once set");
         }
     }
-    validate_load_balancer_class(spec, Some(before), at, errors);
+    validate_load_balancer_class(spec, at, errors);
     let checked = |spec| is_load_balancer(spec) && text(spec, "externalTrafficPolicy") == "Local";
     let port = |spec| number(spec, "healthCheckNodePort").unwrap_or(0);
     // An absent port keeps its value.
@@ -275,15 +323,9 @@ fn validate_cluster_ips(spec: &Object, before: Option<&Object>, at: &Path<'_>, e
     let (all_at, families_at) = (at.child("clusterIPs"), at.child("ipFamilies"));
     let all = items(spec, "clusterIPs");
     let chosen = text(spec, "clusterIP");
-    // If `clusterIPs` is absent, `clusterIP` is its only item.
-    let single = [Value::from(chosen)];
-    let texts = || {
-        let all = if all.is_empty() && !chosen.is_empty() { &single[..] } else { all };
-        all.iter().map(|address| address.as_str().unwrap_or_default())
-    };
+    let texts = || all.iter().map(|address| address.as_str().unwrap_or_default());
     let shown = || go_json(spec.get("clusterIPs"));
-    // On update, a change of one field is copied to the other.
-    if before.is_none() && !all.is_empty() && all[0] != chosen {
+    if all.first().is_some_and(|first| *first != chosen) {
         let why = match chosen {
             "" => "must be empty when `clusterIP` is not specified",
             _ => "first value must match `clusterIP`",
@@ -350,23 +392,17 @@ fn validate_external_ips(spec: &Object, before: Option<&Object>, at: &Path<'_>, 
     }
 }
 
-/// Validates the chosen node ports. An update removes node ports of the former type. In a new service, two ports can
-/// share a node port only if they have the same number and different protocols. The reason is that upstream allocates
-/// node ports before validation.
+/// Validates the chosen node ports. In a new service, two ports can share a node port only if they have the same number
+/// and different protocols. The reason is that upstream allocates node ports before validation.
 fn validate_node_ports(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let chosen =
         |spec| objects(spec, "ports").filter_map(|(index, port)| Some((index, port, number(port, "nodePort")?)));
-    let had: HashSet<i64> = before.map(|before| chosen(before).map(|(.., port)| port).collect()).unwrap_or_default();
     let outside = |spec| matches!(text(spec, "type"), "NodePort" | "LoadBalancer");
-    let drops = before.is_some_and(outside) && chosen(spec).all(|(.., port)| port == 0 || had.contains(&port));
-    if text(spec, "type") == "ClusterIP" && !drops {
+    if text(spec, "type") == "ClusterIP" {
         for (index, ..) in chosen(spec).filter(|(.., port)| *port != 0) {
             let at = at.index(index);
             errors.forbidden(&at.child("nodePort"), "may not be used when `type` is 'ClusterIP'");
         }
-    }
-    if !outside(spec) && drops {
-        return;
     }
     let mut seen = HashSet::new();
     let mut holder = HashMap::new();
@@ -431,58 +467,40 @@ fn validate_source_ranges(service: &Object, old: Option<&Object>, errors: &mut E
     }
 }
 
-fn validate_load_balancer_fields(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
+fn validate_load_balancer_fields(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     let ports = given(spec, "allocateLoadBalancerNodePorts");
-    let was_balancer = before.is_some_and(|before| text(before, "type") == "LoadBalancer");
     if text(spec, "type") != "LoadBalancer" {
-        // An update removes values of the former type.
-        let left = was_balancer && before.is_some_and(|before| given(before, "allocateLoadBalancerNodePorts") == ports);
-        if ports.is_some() && !left {
+        if ports.is_some() {
             errors.forbidden(&at.child("allocateLoadBalancerNodePorts"), ONLY_BALANCERS);
         }
     } else if ports.is_none() {
         errors.push(FieldError::required("allocateLoadBalancerNodePorts", ""));
     }
-    validate_load_balancer_class(spec, before, at, errors);
+    validate_load_balancer_class(spec, at, errors);
 }
 
-fn validate_load_balancer_class(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
-    let class = given(spec, "loadBalancerClass");
-    let Some(name) = class.and_then(Value::as_str) else { return };
+fn validate_load_balancer_class(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+    let Some(name) = given(spec, "loadBalancerClass").and_then(Value::as_str) else { return };
     let at = at.child("loadBalancerClass");
     if text(spec, "type") == "LoadBalancer" {
         return qualified_name(name, &at, errors);
     }
-    let left = before
-        .is_some_and(|before| text(before, "type") == "LoadBalancer" && given(before, "loadBalancerClass") == class);
-    if !left {
-        errors.forbidden(&at, ONLY_BALANCERS);
-    }
+    errors.forbidden(&at, ONLY_BALANCERS);
 }
 
-fn validate_traffic_policies(spec: &Object, before: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
-    let reachable = |spec| {
-        let kind = text(spec, "type");
-        matches!(kind, "NodePort" | "LoadBalancer") || (kind == "ClusterIP" && !items(spec, "externalIPs").is_empty())
-    };
+fn validate_traffic_policies(spec: &Object, at: &Path<'_>, errors: &mut Errors) {
     const POLICIES: [&str; 2] = ["Cluster", "Local"];
     let (external, external_at) = (text(spec, "externalTrafficPolicy"), at.child("externalTrafficPolicy"));
-    if reachable(spec) {
+    if is_externally_accessible(spec) {
         required_one_of(spec, "externalTrafficPolicy", &POLICIES, at, errors);
     } else if !external.is_empty() {
-        let left = before.is_some_and(|before| reachable(before) && text(before, "externalTrafficPolicy") == external);
-        if !left {
-            errors.invalid(&external_at, external, "may only be set for externally-accessible services");
-        }
+        errors.invalid(&external_at, external, "may only be set for externally-accessible services");
     }
-    let checked = |spec| text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local";
+    let checked = text(spec, "type") == "LoadBalancer" && external == "Local";
     let (port, port_at) = (number(spec, "healthCheckNodePort").unwrap_or(0), at.child("healthCheckNodePort"));
-    if !checked(spec) && port != 0 {
-        let left = before.is_some_and(|before| checked(before) && number(before, "healthCheckNodePort") == Some(port));
-        if !left {
-            let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-            errors.invalid_value(&port_at, port, why);
-        }
+    if !checked && port != 0 {
+        let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.invalid_value(&port_at, port, why);
     }
     let has_cluster_ip = matches!(text(spec, "type"), "NodePort" | "LoadBalancer" | "ClusterIP");
     let internal = if has_cluster_ip { required_one_of } else { one_of };

@@ -6,7 +6,7 @@ use listwatch_schema::Path;
 use listwatch_validation::Errors;
 use listwatch_validation::formats::whole;
 
-use crate::table::Json;
+use listwatch_printers::Json;
 
 /// The annotation that the field `storageClassName` replaced.
 pub(crate) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";

@@ -6,7 +6,8 @@
 //!                     └ template ─ spec ─ containers[*] ─ imagePullPolicy, …
 //! ```
 //!
-//! [`apply`] runs on every create and update, as upstream's defaulting runs on every decode.
+//! Upstream's defaulting runs on every decode. [`apply`] runs on every create and update, on the object that an update
+//! replaces, and on read objects that may lack defaults.
 //!
 //! Source: `pkg/apis/*/v*/defaults.go` of Kubernetes v1.36.
 
@@ -117,42 +118,5 @@ pub(crate) fn missing(object: &Map, name: &str) -> bool {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),
         Some(_) => false,
-    }
-}
-
-/// Removes members that are `null`. Do not use this for objects of free form, such as the data of a ControllerRevision.
-pub fn drop_nulls(object: &mut Map) {
-    object.retain(|_, value| {
-        match value {
-            Value::Null => return false,
-            Value::Object(inner) => drop_nulls(inner),
-            Value::Array(items) => drop_nulls_in(items),
-            _ => {}
-        }
-        true
-    });
-}
-
-fn drop_nulls_in(items: &mut [Value]) {
-    for item in items {
-        match item {
-            Value::Object(inner) => drop_nulls(inner),
-            Value::Array(items) => drop_nulls_in(items),
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use listwatch_json::json;
-
-    use super::*;
-
-    #[test]
-    fn null_members_are_removed_at_any_depth() {
-        let mut object = crate::testing::map(json!({"a": null, "b": {"c": null, "d": [null, {"e": null}]}}));
-        drop_nulls(&mut object);
-        assert_eq!(Value::Object(object), json!({"b": {"d": [null, {}]}}));
     }
 }

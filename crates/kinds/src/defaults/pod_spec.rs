@@ -3,6 +3,7 @@
 //! Source: `pkg/apis/core/v1/defaults.go` of Kubernetes v1.36.
 
 use listwatch_json::{Map, Value, json};
+use listwatch_validation::image_reference::is_latest;
 
 use super::Default::{Do, Each, Empty, From, If, In, Number, Text};
 use super::Defaults;
@@ -64,17 +65,10 @@ pub(crate) static POD_SPEC: Defaults = Defaults(&[
 
 pub(crate) static TEMPLATE: Defaults = Defaults(&[("metadata", Empty), ("spec", In(&POD_SPEC))]);
 
-/// The pull policy of an image: `Always` for the tag `latest`, else `IfNotPresent`. An image without tag and digest has
-/// the tag `latest`.
+/// The pull policy of an image: `Always` for the tag `latest`, else `IfNotPresent`.
 pub(super) fn pull_policy(image: Option<&Value>) -> Value {
     let image = image.and_then(Value::as_str).unwrap_or_default();
-    let last = image.rsplit('/').next().unwrap_or_default();
-    let latest = match (last.contains('@'), last.split_once(':')) {
-        (true, _) => false,
-        (false, Some((_, tag))) => tag == "latest",
-        (false, None) => true,
-    };
-    json!(if latest { "Always" } else { "IfNotPresent" })
+    json!(if is_latest(image) { "Always" } else { "IfNotPresent" })
 }
 
 /// Copies the service account between its two fields.

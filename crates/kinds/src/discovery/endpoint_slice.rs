@@ -16,16 +16,18 @@ use crate::Kind;
 use crate::core::ports::{validate_app_protocol, validate_protocol};
 use crate::defaults::Default::{Each, Empty, From, Text};
 use crate::defaults::{Defaults, NULL};
-use crate::printers::Printer;
-use crate::printers::text::{UNSET, with_more};
-use crate::table::{AGE, Column, Json, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{UNSET, with_more};
+use listwatch_printers::{AGE, Column, Json, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
+    generation_counts_labels: true,
     defaults: &DEFAULTS,
     prepare_for_create: |slice, _| drop_topology(slice, None),
     prepare_for_update: |slice, old, _| drop_topology(slice, Some(old)),
     validate,
+    warnings: listwatch_kind_warnings::discovery::of_endpoint_slice,
     printer: &PRINTER,
     ..Kind::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 };
@@ -192,8 +194,10 @@ static PRINTER: Printer = Printer {
         AGE,
     ],
     cells: |slice| {
-        let port = |port: Json<'_>| {
-            port.get("port").int().map_or_else(|| port.get("name").string_or("*"), |number| number.to_string())
+        let port = |port: Json<'_>| match (port.get("port").int(), port.get("name")) {
+            (Some(number), _) => number.to_string(),
+            (None, name) if name.exists() => name.string(),
+            _ => "*".to_owned(),
         };
         let ports = slice.get("ports").items().into_iter().map(port).collect();
         let addresses = slice

@@ -15,13 +15,12 @@ use listwatch_validation::{
 use super::status::validate_status;
 use crate::defaults::Default::{In, Positive};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::{NONE, condition};
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::text::{NONE, condition};
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
-    unconditional_update: false,
     generation: true,
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,

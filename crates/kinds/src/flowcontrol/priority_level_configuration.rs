@@ -10,13 +10,12 @@ use listwatch_validation::{Errors, Object, child, given, is_same, number, quoted
 use super::status::validate_status;
 use crate::defaults::Default::{If, Number, Positive};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::NONE;
-use crate::table::{AGE, Cell, Column, Json, NAME};
 use crate::{Kind, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::text::NONE;
+use listwatch_printers::{AGE, Cell, Column, Json, NAME};
 
 pub(crate) static KIND: Kind = Kind {
-    unconditional_update: false,
     generation: true,
     subresources: &[Subresource::Status],
     defaults: &DEFAULTS,

@@ -14,10 +14,10 @@ use listwatch_validation::{Errors, Object, child, given, items, number, objects,
 
 use crate::networking::load_balancer::{addresses_cell, validate_hostname};
 use crate::networking::references::validate_local_reference;
-use crate::printers::Printer;
-use crate::printers::text::NONE;
-use crate::table::{AGE, Column, Json, NAME};
 use crate::{Kind, Subresource};
+use listwatch_printers::Printer;
+use listwatch_printers::text::NONE;
+use listwatch_printers::{AGE, Column, Json, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ing"],
@@ -27,6 +27,8 @@ pub(crate) static KIND: Kind = Kind {
     initial_status: || Some(json!({"loadBalancer": {}})),
     validate,
     validate_status,
+    warnings: listwatch_kind_warnings::networking::of_ingress,
+    status_warnings: listwatch_kind_warnings::networking::of_ingress_status,
     printer: &PRINTER,
     ..Kind::namespaced("networking.k8s.io", "v1", "ingresses", "Ingress")
 };
@@ -207,7 +209,7 @@ static PRINTER: Printer = Printer {
             spec.get("ingressClassName").string_or(NONE).into(),
             hosts_cell(spec.get("rules")).into(),
             addresses_cell(ingress.at("status.loadBalancer.ingress")).into(),
-            if spec.get("tls").len() > 0 { "80, 443" } else { "80" }.into(),
+            if spec.get("tls").count() > 0 { "80, 443" } else { "80" }.into(),
             ingress.age().into(),
         ]
     },

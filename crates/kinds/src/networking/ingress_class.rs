@@ -10,15 +10,17 @@ use listwatch_validation::{Errors, Object, child, given, text};
 
 use crate::defaults::Default::{If, Text};
 use crate::defaults::Defaults;
+use crate::kind::StoredText::With;
 use crate::networking::references::validate_local_reference;
-use crate::printers::Printer;
-use crate::printers::text::NONE;
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Unenforced, UnenforcedPart};
+use listwatch_printers::Printer;
+use listwatch_printers::text::NONE;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
     defaults: &DEFAULTS,
+    stored_texts: &[With(r#""parameters":{"#, r#""scope":""#)],
     validate,
     printer: &PRINTER,
     unenforced: Some(Unenforced {

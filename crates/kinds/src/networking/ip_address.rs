@@ -10,9 +10,9 @@ use listwatch_validation::{Errors, Object, child, given, text};
 
 use crate::Kind;
 use crate::networking::references::validate_required_segment;
-use crate::printers::Printer;
-use crate::printers::text::NONE;
-use crate::table::{AGE, Cell, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::text::NONE;
+use listwatch_printers::{AGE, Cell, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["ip"],

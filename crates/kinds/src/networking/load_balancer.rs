@@ -7,8 +7,8 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::{sloppy_ip, subdomain};
 use listwatch_validation::{Errors, Object, text};
 
-use crate::printers::text::or;
-use crate::table::Json;
+use listwatch_printers::Json;
+use listwatch_printers::text::or;
 
 /// Validates the host name of a load balancer.
 pub(crate) fn validate_hostname(point: &Object, at: &Path<'_>, errors: &mut Errors) {

@@ -16,15 +16,18 @@ use listwatch_validation::{Errors, Object, child, given, items, number, objects,
 use crate::Kind;
 use crate::defaults::Default::{Each, From, In, Text};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::selector_cell;
-use crate::table::{AGE, Column, NAME};
+use crate::kind::StoredText::Always;
+use listwatch_printers::Printer;
+use listwatch_printers::text::selector_cell;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["netpol"],
     generation: true,
     defaults: &DEFAULTS,
+    stored_texts: &[Always(r#""policyTypes":["#)],
     validate,
+    warnings: listwatch_kind_warnings::networking::of_network_policy,
     printer: &PRINTER,
     ..Kind::namespaced("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 };

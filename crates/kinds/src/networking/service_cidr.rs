@@ -7,17 +7,16 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, Range, json as go_json, strict_cidr};
 use listwatch_validation::{Errors, Object, child, items};
 
-use crate::printers::Printer;
-use crate::printers::text::joined;
-use crate::table::{AGE, Column, NAME};
-use crate::{Kind, Subresource, Unenforced, UnenforcedPart, WriteScope};
+use crate::{Kind, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::text::joined;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     subresources: &[Subresource::Status],
     validate,
     status_write: WriteScope::STATUS_ONLY,
     printer: &PRINTER,
-    unenforced: Some(Unenforced { part: UnenforcedPart::Object, consequence: "cluster IPs are not allocated from it" }),
     ..Kind::cluster("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 };
 

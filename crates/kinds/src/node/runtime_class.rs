@@ -12,15 +12,16 @@ use listwatch_validation::formats::{self, label};
 use listwatch_validation::pod_spec;
 use listwatch_validation::{Errors, Object, given, items, objects, text};
 
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Unenforced, UnenforcedPart};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
     create_on_update: true,
     validate,
     validate_update,
+    warnings: listwatch_kind_warnings::node::of_runtime_class,
     printer: &PRINTER,
     unenforced: Some(Unenforced {
         part: UnenforcedPart::Object,
@@ -29,11 +30,8 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::cluster("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass")
 };
 
-/// Validates a new class (`ValidateRuntimeClass`). Updates have other rules.
-fn validate(class: &Object, old: Option<&Object>, errors: &mut Errors) {
-    if old.is_some() {
-        return;
-    }
+/// Validates a class (`ValidateRuntimeClass`).
+fn validate(class: &Object, _: Option<&Object>, errors: &mut Errors) {
     match text(class, "handler") {
         "" => errors.required(&Path::root("handler"), ""),
         handler => label(handler, &Path::root("handler"), errors),
@@ -68,3 +66,26 @@ static PRINTER: Printer = Printer {
     columns: &[NAME, Column::text("Handler", "The runtime's handler for pods of this class."), AGE],
     cells: |class| vec![class.name().into(), class.get("handler").string().into(), class.age().into()],
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::map;
+
+    #[test]
+    fn update_validates_the_whole_class() {
+        let old = map(json!({"handler": "runc"}));
+        for (name, value, expected) in [
+            ("overhead", json!({"podFixed": {"cpu": "-1"}}), "overhead.limits[cpu]"),
+            ("scheduling", json!({"nodeSelector": {"a b": "c"}}), "scheduling.nodeSelector"),
+            ("handler", json!("a b"), "handler"),
+        ] {
+            let mut new = old.clone();
+            new.insert(name, value);
+            let mut errors = Errors::default();
+            validate(&new, Some(&old), &mut errors);
+            let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, [expected]);
+        }
+    }
+}

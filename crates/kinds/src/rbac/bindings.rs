@@ -10,8 +10,8 @@ use listwatch_validation::{Errors, Object, child, is_same, objects, text};
 
 use crate::defaults::Default::{Each, From, If, Text};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, Json, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, Json, NAME};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

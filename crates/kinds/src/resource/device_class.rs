@@ -14,7 +14,7 @@ use crate::Kind;
 pub(crate) static KIND: Kind = Kind {
     generation: true,
     validate,
-    printer: &crate::printers::NAME_AND_AGE,
+    printer: &listwatch_printers::NAME_AND_AGE,
     returns_deleted: true,
     ..Kind::cluster("resource.k8s.io", "v1", "deviceclasses", "DeviceClass")
 };

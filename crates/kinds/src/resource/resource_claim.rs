@@ -19,9 +19,9 @@ use super::devices::{
 };
 use crate::defaults::Default::If;
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Subresource, UpdateContext, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     subresources: &[Subresource::Status],
@@ -239,7 +239,7 @@ static PRINTER: Printer = Printer {
             (claim.is_being_deleted(), "deleted"),
             (!allocated && !claim.is_being_deleted(), "pending"),
             (allocated, "allocated"),
-            (allocated && status.get("reservedFor").len() > 0, "reserved"),
+            (allocated && status.get("reservedFor").count() > 0, "reserved"),
         ];
         let state: Vec<&str> = states.into_iter().filter(|(is, _)| *is).map(|(_, state)| state).collect();
         vec![claim.name().into(), state.join(",").into(), claim.age().into()]

@@ -12,7 +12,7 @@ use super::claim_spec;
 use crate::Kind;
 use crate::defaults::Default::{Empty, If};
 use crate::defaults::Defaults;
-use crate::printers::NAME_AND_AGE;
+use listwatch_printers::NAME_AND_AGE;
 
 pub(crate) static KIND: Kind = Kind {
     defaults: &DEFAULTS,

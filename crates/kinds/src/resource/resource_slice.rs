@@ -20,9 +20,9 @@ use listwatch_validation::{Errors, Object, child, given, items, number, text};
 use super::devices::{EFFECTS, attribute_name, binding_conditions, list, name_of, object, pool_name, quoted_key, set};
 use crate::defaults::Default::{If, Number};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
 use crate::{Field, Kind};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     generation: true,
@@ -31,6 +31,7 @@ pub(crate) static KIND: Kind = Kind {
     prepare_for_create: |slice, context| prepare(slice, context.now),
     prepare_for_update: |slice, _, context| prepare(slice, &timestamp(context.now)),
     validate,
+    warnings: listwatch_kind_warnings::small::of_resource_slice,
     printer: &PRINTER,
     returns_deleted: true,
     ..Kind::cluster("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")

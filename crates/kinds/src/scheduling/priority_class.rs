@@ -2,20 +2,24 @@
 //!
 //! Source: `pkg/registry/scheduling/priorityclass`, `pkg/apis/scheduling/validation`.
 
+use listwatch_json::Value;
 use listwatch_schema::Path;
 use listwatch_validation::field_rules::{immutable, one_of};
-use listwatch_validation::{Errors, Object, child, is_true, number, text};
+use listwatch_validation::{Errors, Object, child, is_true, metadata_mut, number, text};
 
 use crate::Kind;
 use crate::defaults::Default::Text;
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
+use crate::kind::StoredText::Always;
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["pc"],
-    generation: true,
     defaults: &DEFAULTS,
+    stored_texts: &[Always(r#""preemptionPolicy":""#)],
+    // Upstream sets the generation once and never increments it.
+    prepare_for_create: |class, _| drop(metadata_mut(class).insert("generation", Value::from(1))),
     validate,
     validate_update,
     printer: &PRINTER,

@@ -6,21 +6,37 @@ use std::collections::HashSet;
 
 use listwatch_json::json;
 use listwatch_schema::Path;
-use listwatch_validation::field_rules::one_of_if_present;
+use listwatch_validation::field_rules::{drop_unless_used, one_of_if_present};
 use listwatch_validation::formats::{IMMUTABLE, json as go_json, same};
-use listwatch_validation::{Errors, Object, child, given, items, number, objects, text};
+use listwatch_validation::{Errors, Object, child, given, items, metadata_mut, number, objects, text};
 
 use crate::Kind;
 use crate::defaults::Default::{Flag, From, In, Text};
 use crate::defaults::Defaults;
-use crate::printers::Printer;
-use crate::printers::text::{NONE, UNSET, joined, or};
-use crate::table::{AGE, Column, NAME};
+use crate::kind::StoredText::Always;
+use listwatch_printers::Printer;
+use listwatch_printers::text::{NONE, UNSET, joined, or};
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
+    generation: true,
     defaults: &DEFAULTS,
+    stored_texts: &[
+        Always(r#""volumeLifecycleModes":["#),
+        Always(r#""storageCapacity":"#),
+        Always(r#""fsGroupPolicy":""#),
+        Always(r#""requiresRepublish":"#),
+        Always(r#""seLinuxMount":"#),
+    ],
+    // Upstream counts the generation only from the first change of the spec.
+    prepare_for_create: |driver, _| {
+        metadata_mut(driver).shift_remove("generation");
+        drop_prevent_scheduling(driver, None);
+    },
+    prepare_for_update: |new, old, _| drop_prevent_scheduling(new, Some(old)),
     validate,
+    warnings: listwatch_kind_warnings::storage::of_driver,
     printer: &PRINTER,
     returns_deleted: true,
     ..Kind::cluster("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
@@ -43,6 +59,11 @@ static SPEC_DEFAULTS: Defaults = Defaults(&[
 ]);
 
 static DEFAULTS: Defaults = Defaults(&[("spec", In(&SPEC_DEFAULTS))]);
+
+/// Removes the field of the feature gate VolumeLimitScaling, which is off by default, unless the old object has it.
+fn drop_prevent_scheduling(driver: &mut Object, old: Option<&Object>) {
+    drop_unless_used(driver, old, &["spec"], &["preventPodSchedulingIfMissing"]);
+}
 
 fn validate(driver: &Object, old: Option<&Object>, errors: &mut Errors) {
     let spec = child(driver, "spec");
@@ -133,3 +154,28 @@ static PRINTER: Printer = Printer {
         ]
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use listwatch_json::Value;
+
+    use super::*;
+    use crate::testing::map;
+
+    #[test]
+    fn prevent_pod_scheduling_is_removed_unless_the_old_object_has_it() {
+        let driver = |spec: Value| map(json!({ "spec": spec }));
+        let with = || json!({"attachRequired": true, "preventPodSchedulingIfMissing": false});
+        let without = || json!({"attachRequired": true});
+        for (new, old, expected) in [
+            (with(), None, without()),
+            (with(), Some(without()), without()),
+            (with(), Some(with()), with()),
+            (without(), Some(with()), without()),
+        ] {
+            let (mut new, old) = (driver(new), old.map(driver));
+            drop_prevent_scheduling(&mut new, old.as_ref());
+            assert_eq!(new, driver(expected), "{old:?}");
+        }
+    }
+}

@@ -14,8 +14,8 @@ use listwatch_validation::{Errors, Object, child, items, number, objects, text};
 use crate::Kind;
 use crate::defaults::Default::{Each, If};
 use crate::defaults::{Defaults, NULL};
-use crate::printers::Printer;
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
@@ -106,5 +106,5 @@ fn go_driver(driver: &Value) -> String {
 
 static PRINTER: Printer = Printer {
     columns: &[NAME, Column::integer("Drivers", "How many drivers the node has."), AGE],
-    cells: |node| vec![node.name().into(), node.at("spec.drivers").len().into(), node.age().into()],
+    cells: |node| vec![node.name().into(), node.at("spec.drivers").count().into(), node.age().into()],
 };

@@ -10,13 +10,14 @@ use listwatch_validation::formats::{
 use listwatch_validation::{Errors, Object, given, text};
 
 use crate::Kind;
-use crate::printers::Printer;
-use crate::printers::text::UNSET;
-use crate::table::{Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::text::UNSET;
+use listwatch_printers::{Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,
     validate,
+    warnings: listwatch_kind_warnings::storage::of_capacity,
     printer: &PRINTER,
     ..Kind::namespaced("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity")
 };

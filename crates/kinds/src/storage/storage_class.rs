@@ -11,15 +11,18 @@ use listwatch_validation::{Errors, Object, items, objects, text};
 
 use crate::defaults::Default::Text;
 use crate::defaults::Defaults;
-use crate::printers::Printer;
+use crate::kind::StoredText::Always;
 use crate::storage::class_parameters::{validate_driver, validate_parameters};
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Unenforced, UnenforcedPart};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["sc"],
     defaults: &DEFAULTS,
+    stored_texts: &[Always(r#""reclaimPolicy":""#), Always(r#""volumeBindingMode":""#)],
     validate,
+    warnings: listwatch_kind_warnings::storage::of_class,
     printer: &PRINTER,
     unenforced: Some(Unenforced {
         part: UnenforcedPart::Annotation("storageclass.kubernetes.io/is-default-class"),

@@ -9,10 +9,10 @@ use listwatch_validation::formats::{IMMUTABLE, driver_name, json as go_json, sam
 use listwatch_validation::{Errors, Object, child, given, number, text};
 
 use crate::core::persistent_volume::validate_inline_volume;
-use crate::printers::Printer;
 use crate::storage::class_parameters::byte_count;
-use crate::table::{AGE, Column, NAME};
 use crate::{Kind, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     unconditional_update: false,

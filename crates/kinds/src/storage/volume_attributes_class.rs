@@ -8,9 +8,9 @@ use listwatch_validation::formats::same;
 use listwatch_validation::{Errors, Object, text};
 
 use crate::Kind;
-use crate::printers::Printer;
 use crate::storage::class_parameters::{validate_driver, validate_parameters};
-use crate::table::{AGE, Column, NAME};
+use listwatch_printers::Printer;
+use listwatch_printers::{AGE, Column, NAME};
 
 pub(crate) static KIND: Kind = Kind {
     short_names: &["vac"],

@@ -12,9 +12,9 @@ use listwatch_schema::Path;
 use listwatch_validation::formats::{IMMUTABLE, json as go_json};
 use listwatch_validation::{Errors, Object, child, conditions, objects, quoted, text};
 
-use crate::printers::Printer;
-use crate::table::{Column, Json, NAME};
 use crate::{Kind, Subresource, WriteScope};
+use listwatch_printers::Printer;
+use listwatch_printers::{Column, Json, NAME};
 
 /// The types of the conditions.
 const TYPES: [&str; 3] = ["Running", "Failed", "Succeeded"];

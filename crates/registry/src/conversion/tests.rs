@@ -26,7 +26,8 @@ fn definition() -> Definition {
 }
 
 fn tree(version: &str, name: &str) -> Tree {
-    let object = json!({"kind": "Widget", "apiVersion": format!("example.com/{version}"), "metadata": {"name": name}});
+    let metadata = json!({"name": name, "generation": 1});
+    let object = json!({"kind": "Widget", "apiVersion": format!("example.com/{version}"), "metadata": metadata});
     object.as_object().unwrap().clone()
 }
 
@@ -223,7 +224,8 @@ async fn converted_store_returns_objects_in_its_version_and_damaged_values_uncha
     let query = ListQuery { range: KeyRange::resource("example.com/widgets"), at: None, limit: 0 };
     let page = converted.list(query.clone()).await.unwrap();
     let values: Vec<_> = page.items.iter().map(|item| String::from_utf8_lossy(&item.value).into_owned()).collect();
-    assert_eq!(values, [r#"{"kind":"Widget","apiVersion":"example.com/v2","metadata":{"name":"a"}}"#, "damaged"]);
+    let expected = r#"{"kind":"Widget","apiVersion":"example.com/v2","metadata":{"name":"a","generation":1}}"#;
+    assert_eq!(values, [expected, "damaged"]);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     let own = ConvertedStorage::new(store.clone(), form(&callers, "v1"), PreviousValues::Dropped);
     assert_eq!(own.list(query.clone()).await.unwrap(), store.list(query).await.unwrap(), "nothing changes");

@@ -16,13 +16,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use listwatch_meta::{Change, Object, Revision};
 
 use super::kind::CustomKind;
 use super::resources;
+use super::structural_check::StructuralCheck;
 use crate::conversion::ConversionCallers;
 use crate::resource::Resource;
-use listwatch_apiextensions::{Condition, Definition, Names, approval_condition, condition};
+use listwatch_apiextensions::{Condition, Definition, NON_STRUCTURAL_SCHEMA, Names, approval_condition, condition};
 
 /// A definition with the state that this server computed for it.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ struct Entry {
     /// The condition `NamesAccepted`, to be written to the definition's status.
     names_accepted: Condition,
     established: bool,
+    /// Whether the schemas of this generation are structural.
+    structural: StructuralCheck,
     kind: Option<Arc<CustomKind>>,
     resources: Vec<Arc<Resource>>,
 }
@@ -84,6 +88,8 @@ struct HeldNames {
 pub enum Work {
     /// Write this status to the definition.
     Status(StatusWork),
+    /// Check the schemas of the definition.
+    CheckSchemas(SchemaWork),
     /// Delete the objects of the definition with this name, then remove the definition's finalizer.
     Clean(String),
 }
@@ -101,6 +107,23 @@ pub struct StatusWork {
     pub accepted: Names,
     /// The conditions that differ from the stored ones.
     pub conditions: Vec<Condition>,
+    /// The types of the stored conditions that no longer apply.
+    pub removed_conditions: Vec<&'static str>,
+}
+
+/// A check whether the schemas of one generation of a definition are structural
+/// ([`non_structural_condition`](listwatch_apiextensions::non_structural_condition)). The result is reported by
+/// [`Definitions::schemas_checked`](crate::Definitions::schemas_checked).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchemaWork {
+    /// The name of the definition.
+    pub name: String,
+    /// The uid of the definition.
+    pub uid: String,
+    /// The generation of the definition.
+    pub generation: i64,
+    /// The JSON of the definition.
+    pub source: Bytes,
 }
 
 impl Catalog {
@@ -137,6 +160,8 @@ impl Catalog {
         if let Some(old) = &old {
             self.release(name, &old.definition.spec.group, &old.accepted);
         }
+        let is_same = |old: &Entry| old.definition.metadata.generation == definition.metadata.generation;
+        let checked = old.as_ref().filter(|old| is_same(old)).map(|old| old.structural.clone());
         let (kind, resources, established) =
             old.map_or((None, Vec::new(), false), |old| (old.kind, old.resources, old.established));
         if let Some(kind) = kind.as_ref().filter(|kind| kind.describes(&definition, &definition.status.accepted_names))
@@ -151,6 +176,7 @@ impl Catalog {
             accepted: definition.status.accepted_names.clone(),
             names_accepted: definition.condition("NamesAccepted").cloned().unwrap_or_default(),
             established: established || definition.is("Established"),
+            structural: StructuralCheck::of(&definition, checked),
             kind,
             resources,
             definition,
@@ -259,22 +285,46 @@ impl Catalog {
         if entry.definition.awaits_cleanup() {
             return Some(Work::Clean(name.to_owned()));
         }
+        if entry.definition.is_deleting() {
+            return None;
+        }
+        let metadata = &entry.definition.metadata;
         let conditions = entry.conditions();
-        let told = conditions.is_empty() && entry.accepted == entry.definition.status.accepted_names;
-        (!told && !entry.definition.is_deleting()).then(|| {
-            Work::Status(StatusWork {
+        let is_obsolete = entry.structural.is_obsolete(&entry.definition);
+        let told = conditions.is_empty() && !is_obsolete && entry.accepted == entry.definition.status.accepted_names;
+        if !told {
+            return Some(Work::Status(StatusWork {
                 name: name.to_owned(),
-                uid: entry.definition.metadata.uid.clone(),
-                generation: entry.definition.metadata.generation,
+                uid: metadata.uid.clone(),
+                generation: metadata.generation,
                 accepted: entry.accepted.clone(),
                 conditions,
+                removed_conditions: is_obsolete.then_some(NON_STRUCTURAL_SCHEMA).into_iter().collect(),
+            }));
+        }
+        // The check takes long, so the names are accepted first.
+        entry.structural.is_pending().then(|| {
+            Work::CheckSchemas(SchemaWork {
+                name: name.to_owned(),
+                uid: metadata.uid.clone(),
+                generation: metadata.generation,
+                source: entry.object.json(),
             })
         })
     }
 
+    /// Records the condition about the schemas of one generation of a definition; `None` if the schemas are structural.
+    pub(crate) fn schemas_checked(&mut self, work: &SchemaWork, condition: Option<Condition>) {
+        let Some(entry) = self.entries.get_mut(&work.name) else { return };
+        let metadata = &entry.definition.metadata;
+        if (&metadata.uid, metadata.generation) == (&work.uid, work.generation) {
+            entry.structural = StructuralCheck::done(&entry.definition, condition);
+        }
+    }
+
     /// Reports whether the definition is known at this revision or a later one and its stored status is up to date.
     pub(crate) fn is_settled(&self, name: &str, revision: Revision) -> bool {
-        let written = !matches!(self.pending_work(name), Some(Work::Status(_)));
+        let written = !matches!(self.pending_work(name), Some(Work::Status(_) | Work::CheckSchemas(_)));
         self.revision(name).is_some_and(|known| known >= revision) && written
     }
 
@@ -289,6 +339,11 @@ impl Entry {
     fn conditions(&self) -> Vec<Condition> {
         let established = match self.definition.condition("Established") {
             Some(present) if present.status == "True" => None,
+            // Upstream's EstablishingController; only this condition of the definition tells the reason.
+            _ if self.names_accepted.status == "True" && self.definition.has_invalid_ca_bundle() => {
+                let why = "The conversion webhook CABundle is invalid";
+                Some(condition("Established", false, "InvalidCABundle", why))
+            }
             _ if self.names_accepted.status == "True" => {
                 Some(condition("Established", true, "InitialNamesAccepted", "the initial names have been accepted"))
             }
@@ -296,7 +351,8 @@ impl Entry {
             None => Some(condition("Established", false, "NotAccepted", "not all names are accepted")),
         };
         let approval = approval_condition(&self.definition);
-        let wanted = [Some(self.names_accepted.clone()), established, approval].into_iter().flatten();
+        let structural = self.structural.condition().cloned();
+        let wanted = [Some(self.names_accepted.clone()), established, approval, structural].into_iter().flatten();
         wanted.filter(|wanted| self.definition.condition(&wanted.kind) != Some(wanted)).collect()
     }
 }

@@ -21,6 +21,8 @@
 //! converts the object between steps 2 and 3 ([`crate::conversion`]).
 //!
 //! A change of a definition's spec creates a new kind with new caches, so added defaults also apply to old objects.
+//!
+//! If a definition preserves unknown fields, no step prunes fields ([`Schema`]).
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,7 +33,7 @@ use bytes::Bytes;
 use listwatch_json::{Map, Value};
 use listwatch_meta::scan::{self, PathSet, Span};
 use listwatch_meta::{Normalize, Object, ObjectShape};
-use listwatch_schema::Interner;
+use listwatch_schema::{Interner, has_sound_metadata, repair_metadata};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
@@ -48,8 +50,11 @@ pub struct CustomKind {
     accepted: Names,
     storage_version: String,
     versions: Vec<String>,
+    preserves_unknown_fields: bool,
     source: Mutex<Bytes>,
     schemas: OnceLock<Schemas>,
+    /// Whether the schema of each version is published, in the order of `versions`.
+    published: Box<[OnceLock<bool>]>,
     creates: AtomicUsize,
     /// True after a warning about an object whose defaults are too large was logged.
     warned: AtomicBool,
@@ -91,8 +96,10 @@ impl CustomKind {
             accepted: accepted.clone(),
             storage_version: definition.storage_version().map(|version| version.name.clone()).unwrap_or_default(),
             versions: definition.spec.versions.iter().map(|version| version.name.clone()).collect(),
+            preserves_unknown_fields: definition.spec.preserve_unknown_fields,
             source: Mutex::new(source),
             schemas: OnceLock::new(),
+            published: definition.spec.versions.iter().map(|_| OnceLock::new()).collect(),
             creates: AtomicUsize::new(0),
             warned: AtomicBool::new(false),
             converter: None,
@@ -108,6 +115,16 @@ impl CustomKind {
     /// Whether a webhook converts between versions. If so, each version has its own cache.
     pub(crate) fn has_converter(&self) -> bool {
         self.converter.is_some()
+    }
+
+    /// Whether objects keep the fields that their schema does not specify (`spec.preserveUnknownFields`).
+    pub fn preserves_unknown_fields(&self) -> bool {
+        self.preserves_unknown_fields
+    }
+
+    /// Returns the generation of the definition.
+    pub fn generation(&self) -> i64 {
+        self.generation
     }
 
     /// Returns the names of all versions, in the order of the definition. Some may not be served.
@@ -146,11 +163,15 @@ impl CustomKind {
         *self.source.lock() = source;
     }
 
-    /// Returns the `openAPIV3Schema` of a version, read from the definition's bytes.
+    /// Returns the `openAPIV3Schema` of a version, read from the definition's bytes. `None` if the version has no
+    /// schema, or a schema that kube-apiserver does not publish ([`listwatch_schema::is_published`]).
     pub fn openapi_schema(&self, version: &str) -> Option<Value> {
         let source = self.source.lock().clone();
         let raw = raw_schemas(&source).into_iter().find(|(name, _)| name == version)?.1?;
-        serde_json::from_str(raw.get()).ok()
+        let schema: Value = serde_json::from_str(raw.get()).ok()?;
+        let position = self.versions.iter().position(|name| name == version)?;
+        let is_published = self.published[position].get_or_init(|| listwatch_schema::is_published(&schema));
+        is_published.then_some(schema)
     }
 
     /// Returns the schema of a version, or `None` if the version has none.
@@ -172,7 +193,9 @@ impl CustomKind {
             let by_version = texts
                 .iter()
                 .map(|text| serde_json::from_str((*text)?).ok())
-                .map(|source: Option<Value>| source.map(|source| Arc::new(Schema::parse(&source, &mut shared))))
+                .map(|source: Option<Value>| {
+                    source.map(|source| Arc::new(Schema::parse(&source, self.preserves_unknown_fields, &mut shared)))
+                })
                 .collect();
             Schemas { by_version, same: texts.windows(2).all(|pair| pair[0] == pair[1]) }
         })
@@ -190,8 +213,9 @@ impl CustomKind {
         known.unwrap_or(&self.storage_version)
     }
 
-    /// Prunes a stored tree and applies the defaults of its version. Small schemas can produce very large defaults. If
-    /// the result exceeds the size limit of a stored value, the tree is restored from `original`, without defaults.
+    /// Prunes a stored tree, applies the defaults of its version and repairs its metadata. Small schemas can produce
+    /// very large defaults. If the result exceeds the size limit of a stored value, the tree is restored from
+    /// `original`, without defaults. If the version has no schema, only the metadata is repaired.
     fn complete_tree(&self, tree: &mut Map, original: impl FnOnce() -> Map) {
         let stored = tree.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         let stored = self.version_of(stored).to_owned();
@@ -206,6 +230,7 @@ impl CustomKind {
                 }
             }
         }
+        repair_metadata(tree);
     }
 
     /// Converts a stored tree to the form held in the cache of all versions.
@@ -220,7 +245,11 @@ impl CustomKind {
 impl Normalize for CustomKind {
     fn normalize(&self, value: &[u8]) -> Option<Vec<u8>> {
         if self.schemas().by_version.iter().all(Option::is_none) {
-            return with_api_version(value, &self.api_version(&self.storage_version));
+            // Most of these objects need no tree.
+            let spans = FrameSpans::find(value)?;
+            if has_sound_metadata(spans.metadata.of(value)) {
+                return spans.with_api_version(value, &self.api_version(&self.storage_version));
+            }
         }
         let mut tree: Map = serde_json::from_slice(value).ok()?;
         self.normalize_tree(&mut tree, || serde_json::from_slice(value).unwrap_or_default());
@@ -288,7 +317,8 @@ impl Form {
             if self.is_storage_version() {
                 return Cow::Borrowed(json);
             }
-            return with_api_version(json, &self.api_version).map_or(Cow::Borrowed(json), Cow::Owned);
+            let shown = FrameSpans::find(json).and_then(|spans| spans.with_api_version(json, &self.api_version));
+            return shown.map_or(Cow::Borrowed(json), Cow::Owned);
         }
         let Ok(mut tree) = serde_json::from_slice::<Map>(json) else { return Cow::Borrowed(json) };
         self.take_on(&mut tree);
@@ -401,27 +431,42 @@ impl Form {
     }
 }
 
-/// Returns the document with another `apiVersion`. Returns `None` if the document already has that `apiVersion`, or
-/// has no `apiVersion` string to replace.
-fn with_api_version(json: &[u8], api_version: &str) -> Option<Vec<u8>> {
-    static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
-        let mut paths = PathSet::new();
-        paths.add(&["apiVersion"]);
-        paths
-    });
-    let mut span = [Span::default()];
-    scan::find(json, &PATHS, &mut span).ok()?;
-    let present = span[0].of(json);
-    // The API server wrote these bytes, in its own compact form.
-    let has = present.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
-    if has.is_none_or(|has| has == api_version.as_bytes()) {
-        return None;
+/// The fields of a stored document that do not depend on a schema.
+struct FrameSpans {
+    api_version: Span,
+    metadata: Span,
+}
+
+impl FrameSpans {
+    /// Finds the fields. Returns `None` if the document is not a JSON object.
+    fn find(json: &[u8]) -> Option<Self> {
+        static PATHS: LazyLock<PathSet> = LazyLock::new(|| {
+            let mut paths = PathSet::new();
+            paths.add(&["apiVersion"]);
+            paths.add(&["metadata"]);
+            paths
+        });
+        let mut spans = [Span::default(); 2];
+        scan::find(json, &PATHS, &mut spans).ok()?;
+        let [api_version, metadata] = spans;
+        Some(FrameSpans { api_version, metadata })
     }
-    let mut out = Vec::with_capacity(json.len() + api_version.len());
-    out.extend_from_slice(&json[..span[0].start as usize + 1]);
-    out.extend_from_slice(api_version.as_bytes());
-    out.extend_from_slice(&json[span[0].end as usize - 1..]);
-    Some(out)
+
+    /// Returns the document with another `apiVersion`. Returns `None` if the document already has that `apiVersion`, or
+    /// has no `apiVersion` string to replace.
+    fn with_api_version(&self, json: &[u8], api_version: &str) -> Option<Vec<u8>> {
+        // The API server wrote these bytes, in its own compact form.
+        let present = self.api_version.of(json);
+        let has = present.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+        if has.is_none_or(|has| has == api_version.as_bytes()) {
+            return None;
+        }
+        let mut out = Vec::with_capacity(json.len() + api_version.len());
+        out.extend_from_slice(&json[..self.api_version.start as usize + 1]);
+        out.extend_from_slice(api_version.as_bytes());
+        out.extend_from_slice(&json[self.api_version.end as usize - 1..]);
+        Some(out)
+    }
 }
 
 /// Returns the raw schema of each version from a definition's bytes.
@@ -457,8 +502,17 @@ mod tests {
     use super::*;
 
     fn kind(versions: &str) -> Arc<CustomKind> {
+        kind_of(false, versions)
+    }
+
+    /// A kind whose definition preserves unknown fields.
+    fn preserving_kind(versions: &str) -> Arc<CustomKind> {
+        kind_of(true, versions)
+    }
+
+    fn kind_of(preserves: bool, versions: &str) -> Arc<CustomKind> {
         let json = format!(
-            r#"{{"metadata":{{"name":"widgets.example.com","uid":"u","generation":1}},"spec":{{"group":"example.com","scope":"Namespaced","names":{{"plural":"widgets","kind":"Widget"}},"versions":[{versions}]}}}}"#
+            r#"{{"metadata":{{"name":"widgets.example.com","uid":"u","generation":1}},"spec":{{"group":"example.com","scope":"Namespaced","preserveUnknownFields":{preserves},"names":{{"plural":"widgets","kind":"Widget"}},"versions":[{versions}]}}}}"#
         );
         let definition = Definition::parse(json.as_bytes()).unwrap();
         Arc::new(CustomKind::new(&definition, &definition.spec.names, json.into()))
@@ -467,14 +521,15 @@ mod tests {
     #[test]
     fn custom_form_without_schema_changes_only_the_api_version() {
         let kind = kind(r#"{"name":"v1","storage":true},{"name":"v2"}"#);
-        let stored = br#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{},"spec":{"apiVersion":"x"}}"#;
+        let stored =
+            br#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"generation":1},"spec":{"apiVersion":"x"}}"#;
         let check = |version: &str, json: &[u8], expected: &str| {
             let shown = Form::new(&kind, version).show(json).into_owned();
             assert_eq!(String::from_utf8(shown).unwrap(), expected);
         };
         let (v1, v2) = (
             std::str::from_utf8(stored).unwrap(),
-            r#"{"kind":"Widget","apiVersion":"example.com/v2","metadata":{},"spec":{"apiVersion":"x"}}"#,
+            r#"{"kind":"Widget","apiVersion":"example.com/v2","metadata":{"generation":1},"spec":{"apiVersion":"x"}}"#,
         );
         check("v1", stored, v1);
         check("v2", stored, v2);
@@ -493,13 +548,68 @@ mod tests {
         let kind = kind(&format!(r#"{{"name":"v1","storage":true,"schema":{{"openAPIV3Schema":{schema}}}}}"#));
         let object = |items: usize| {
             let items = vec!["{}"; items].join(",");
-            format!(r#"{{"kind":"Widget","apiVersion":"example.com/v1","metadata":{{"name":"w"}},"list":[{items}]}}"#)
+            format!(
+                r#"{{"kind":"Widget","apiVersion":"example.com/v1","metadata":{{"name":"w","generation":1}},"list":[{items}]}}"#
+            )
         };
         let normal = kind.normalize(object(20).as_bytes()).unwrap();
         assert!(normal.len() > 1_000_000 && normal.len() < listwatch_storage::VALUE_BYTES_MAX);
         assert_eq!(kind.normalize(object(4_000).as_bytes()), None, "it stays as it is stored");
         let tree: Map = serde_json::from_str(&object(4_000)).unwrap();
         assert_eq!(Form::new(&kind, "v1").read_stored(&tree, None).await.unwrap(), tree);
+    }
+
+    #[tokio::test]
+    async fn preserved_fields_survive_reads_and_conversions() {
+        let schema = |kind: &str| format!(r#"{{"openAPIV3Schema":{{"properties":{{"a":{{"type":"{kind}"}}}}}}}}"#);
+        let kind = preserving_kind(&format!(
+            r#"{{"name":"v1","storage":true,"schema":{}}},{{"name":"v2","schema":{}}}"#,
+            schema("string"),
+            schema("integer")
+        ));
+        let stored = r#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"w","generation":1},"spec":{"b":null}}"#;
+        assert_eq!(kind.normalize(stored.as_bytes()), None);
+        let form = Form::new(&kind, "v2");
+        let shown = String::from_utf8(form.show(stored.as_bytes()).into_owned()).unwrap();
+        assert_eq!(shown, stored.replace("/v1", "/v2"));
+        let mut tree: Map = serde_json::from_str(&shown).unwrap();
+        form.to_stored(&mut tree, None).await.unwrap();
+        assert_eq!(serde_json::to_string(&tree).unwrap(), stored);
+        let converted = form.convert_to(tree.clone(), "example.com/v1", None).await.unwrap();
+        assert_eq!(converted, tree);
+    }
+
+    #[test]
+    fn only_structural_schemas_with_known_types_are_published() {
+        for preserves in [true, false] {
+            let kind = kind_of(
+                preserves,
+                r#"{"name":"v1","storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}},
+                   {"name":"v2","schema":{"openAPIV3Schema":{"properties":{"a":{}}}}},
+                   {"name":"v3","schema":{"openAPIV3Schema":{"type":"object","properties":{"a":{"type":"file"}}}}}"#,
+            );
+            let published: Vec<&String> =
+                kind.versions().iter().filter(|version| kind.openapi_schema(version).is_some()).collect();
+            assert_eq!(published, ["v1"], "preserves unknown fields: {preserves}");
+            assert!(kind.schema("v2").is_some() && kind.schema("v3").is_some(), "the schemas still validate objects");
+        }
+    }
+
+    #[test]
+    fn malformed_metadata_of_a_stored_object_is_not_shown() {
+        let stored = br#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"w","unknown":42,"generation":null}}"#;
+        let expected = r#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"w","generation":1}}"#;
+        for versions in [
+            r#"{"name":"v1","storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}"#,
+            r#"{"name":"v1","storage":true}"#,
+            r#"{"name":"v1"},{"name":"v2","storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}"#,
+        ] {
+            let kind = preserving_kind(versions);
+            let storage_version = kind.api_version(&kind.storage_version);
+            let expected = expected.replace("example.com/v1", &storage_version);
+            assert_eq!(String::from_utf8(kind.normalize(stored).unwrap()).unwrap(), expected, "{versions}");
+            assert_eq!(kind.normalize(expected.as_bytes()), None, "{versions}");
+        }
     }
 
     #[tokio::test]

@@ -21,8 +21,9 @@ pub(crate) mod kind;
 mod objects;
 mod resources;
 mod schema;
+mod structural_check;
 
-pub use self::catalog::{StatusWork, Work};
+pub use self::catalog::{SchemaWork, StatusWork, Work};
 pub use self::kind::{Creating, CustomKind, Form};
 pub use self::objects::nested;
 pub use self::resources::of as resources_of;

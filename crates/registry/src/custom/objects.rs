@@ -6,6 +6,7 @@ use listwatch_json::{Map, Value};
 use listwatch_meta::FieldError;
 
 use listwatch_kinds::{CreateContext, ResourceWrites, Strategy, Subresource, UpdateContext, WriteRules, WriteScope};
+use listwatch_schema::UpdateReport;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{Errors, metadata};
 
@@ -44,7 +45,10 @@ impl Strategy for CustomResourceStrategy {
         ResourceWrites { has_status: self.has_status, keeps_spec: false, status: WriteScope::STATUS_ONLY }
     }
 
-    fn warnings(&self, new: &Map, old: Option<&Map>) -> Vec<String> {
+    fn warnings(&self, new: &Map, old: Option<&Map>, subresource: Option<&Subresource>) -> Vec<String> {
+        if subresource.is_some() {
+            return Vec::new();
+        }
         let known = old.map(|old| meta::finalizers(metadata(old))).unwrap_or_default();
         let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
         meta::finalizer_warnings(metadata(new), &known)
@@ -74,11 +78,12 @@ impl Strategy for CustomResourceStrategy {
         errors: &mut Errors,
     ) {
         let of_status = context.subresource == Some(&Subresource::Status);
-        let mut found = match self.form.schema() {
-            Some(schema) if of_status => schema.validate_status(new, old),
-            Some(schema) => schema.validate_update(new, old),
-            None => Vec::new(),
+        let UpdateReport { errors: mut found, tolerated } = match self.form.schema() {
+            Some(schema) if of_status => schema.check_status_update(new, old),
+            Some(schema) => schema.check_update(new, old),
+            None => UpdateReport::default(),
         };
+        errors.tolerate(tolerated);
         let parts: &[Part] = if of_status { &[Part::Status] } else { &[Part::Spec, Part::Status] };
         insert(&mut found, self.scale_errors(new, parts));
         errors.extend(found);

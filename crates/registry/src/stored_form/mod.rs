@@ -9,8 +9,8 @@
 //! resources, CustomResourceDefinitions and APIServices are always written as JSON, as kube-apiserver does.
 //!
 //! Readers receive the same value as readers in kube-apiserver. CustomResourceDefinitions and mutating admission
-//! policies, which kube-apiserver stores in v1beta1, are converted to v1. The fields that kube-apiserver adds at each
-//! read are added.
+//! policies, which kube-apiserver stores in v1beta1, are converted to v1. Objects in versions of older releases are
+//! converted to the current version, and get the defaults that were added since ([`upgrade`]).
 //!
 //! A value that cannot be read is returned as a value with [`UNREADABLE_PREFIX`], which is not an object. A reader
 //! therefore still finds the key and does not treat the object as absent.
@@ -18,7 +18,9 @@
 //! Source: `pkg/storage/etcd3/store.go` of k8s.io/apiserver (codec and transformer, in this order; the authenticated
 //! data is the full key), `pkg/controlplane/apiserver/{apiextensions,aggregator}.go` of kube-apiserver.
 
+mod former_message;
 mod recent;
+mod requests;
 mod rotation;
 mod storage;
 mod storage_version;
@@ -29,18 +31,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use listwatch_at_rest::{ENCRYPTED_PREFIX, Encryption, Transformer};
-use listwatch_json::Map;
-use listwatch_kinds::versions::SECOND_VERSIONS;
 use listwatch_meta::{Key, KeyRange};
 use listwatch_storage::{Storage, StoreFault, UNREADABLE_PREFIX};
 use listwatch_wire::protobuf;
 
 use self::recent::{Conversion, RecentWrites};
+use self::requests::{CustomRequests, Operation, RequestTimer, ResourceRequests};
 pub use self::rotation::rewrite_stale_keys;
 use self::storage::TransformedStorage;
+use self::storage_version::renamed_version;
 pub(crate) use self::storage_version::storage_version;
-use self::storage_version::{RENAMED_VERSIONS, renamed_version};
+use self::upgrade::KindUpgrade;
 use crate::registry::Registry;
 
 /// The encoding in which objects of built-in kinds are written (`--storage-media-type`).
@@ -61,20 +64,25 @@ const KEY_PREFIX: &str = "/registry";
 const JSON_GROUPS: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
 
 /// Key prefixes that belong to no resource. Each has the resource that selects the encryption in kube-apiserver, and
-/// the kind in `v1` if this server writes the key. The keys below `listwatch` are secrets of the server.
+/// the kind in `v1` if this server writes the key. The keys below [`OWN_KEYS`] are secrets of the server.
 const OTHER_KEYS: [(&str, &str, Option<&str>); 5] = [
     ("ranges/serviceips", "serviceipallocations", None),
     ("ranges/servicenodeports", "servicenodeportallocations", Some("RangeAllocation")),
     ("masterleases", "apiServerIPInfo", Some("Endpoints")),
     ("peerserverleases", "apiServerPeerIPInfo", None),
-    ("listwatch", "secrets", None),
+    (OWN_KEYS, "secrets", None),
 ];
 
-/// The encoding and encryption of values in the store.
+/// The prefix of keys that kube-apiserver does not have.
+const OWN_KEYS: &str = "listwatch";
+
+/// The encoding and encryption of values in the store. The stores that [`StoredForm::storage`] returns also time their
+/// requests, because the prefix of a key determines both the form and the labels of the metrics.
 #[derive(Debug)]
 pub struct StoredForm {
     /// The entries by key prefix. A prefix has one or two path elements.
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, Entry, RandomState>,
+    custom_requests: CustomRequests,
     encryption: Option<Encryption>,
     media_type: StorageMediaType,
     key_prefix: String,
@@ -86,10 +94,40 @@ pub struct StoredForm {
 /// The encryption and encoding of the values of a built-in resource.
 #[derive(Debug)]
 struct Entry {
+    requests: Arc<ResourceRequests>,
     transformer: Arc<Transformer>,
     /// `apiVersion` and `kind` in protobuf; `None` for a resource that is stored as JSON.
     protobuf: Option<(String, String)>,
+    /// The upgrades of values of older releases; `None` for keys that belong to no resource.
+    upgrade: Option<KindUpgrade>,
+    /// The JSON values that are read as they are stored.
+    plain_json: PlainJson,
 }
+
+/// The plaintext JSON values of a resource that readers receive unchanged.
+#[derive(Clone, Debug)]
+enum PlainJson {
+    /// All JSON values.
+    All,
+    /// The values with one of these first bytes, which contain the kind and the version.
+    WithHead(Arc<[String]>),
+    /// None. A closer look at a value decides.
+    None,
+}
+
+impl PlainJson {
+    /// Whether a stored value is one of these values.
+    fn has(&self, stored: &[u8]) -> bool {
+        match self {
+            PlainJson::All => stored.first() == Some(&b'{'),
+            PlainJson::WithHead(heads) => heads.iter().any(|head| stored.starts_with(head.as_bytes())),
+            PlainJson::None => false,
+        }
+    }
+}
+
+/// The prefix of the resource at a path, and the entry of a built-in resource.
+type Located<'a> = (&'a str, Option<&'a Entry>);
 
 /// The encryption and encoding of the values at one path.
 struct Form<'a> {
@@ -98,6 +136,8 @@ struct Form<'a> {
     transformer: Arc<Transformer>,
     /// `apiVersion` and `kind` in protobuf; `None` for a resource that is stored as JSON.
     message: Option<&'a (String, String)>,
+    /// The upgrades of values of older releases, for a built-in kind.
+    upgrade: Option<&'a KindUpgrade>,
 }
 
 /// A value as readers receive it.
@@ -121,22 +161,36 @@ impl StoredForm {
             Some(encryption) => encryption.transformer(group, resource),
             None => Arc::clone(Transformer::plain()),
         };
-        let mut entries = HashMap::new();
+        let mut entries = HashMap::default();
         let registry = Registry::builtin();
         for resource in registry.resources().iter().filter(|resource| resource.stored_as.is_none()) {
             let is_json = JSON_GROUPS.contains(&resource.group.as_str());
             let protobuf = (!is_json).then(|| (resource.api_version(), resource.kind.clone()));
             let transformer = transformer(&resource.group, &resource.plural);
-            entries.insert(resource.storage_prefix.clone(), Entry { transformer, protobuf });
+            let requests = ResourceRequests::new(&resource.group, &resource.plural);
+            let prefix = resource.storage_prefix.clone();
+            let upgrade = resource.builtin.map(KindUpgrade::new);
+            let plain_json = match &upgrade {
+                _ if prefix == upgrade::DEFINITIONS || renamed_version(&prefix).is_some() => PlainJson::None,
+                Some(upgrade) => upgrade.plain_json(),
+                None => PlainJson::All,
+            };
+            entries.insert(prefix, Entry { requests, transformer, protobuf, upgrade, plain_json });
         }
         for (prefix, resource, kind) in OTHER_KEYS {
             let protobuf = kind.map(|kind| ("v1".to_owned(), kind.to_owned()));
-            entries.insert(prefix.to_owned(), Entry { transformer: transformer("", resource), protobuf });
+            // The server's own keys are no objects of the resource `secrets`.
+            let requests = ResourceRequests::new("", if prefix == OWN_KEYS { OWN_KEYS } else { resource });
+            let transformer = transformer("", resource);
+            let entry = Entry { requests, transformer, protobuf, upgrade: None, plain_json: PlainJson::All };
+            entries.insert(prefix.to_owned(), entry);
         }
         let key_prefix = format!("/{}", key_prefix.trim_matches('/'));
         let key_prefix = key_prefix.trim_end_matches('/').to_owned();
         let recent = RecentWrites::default();
-        StoredForm { entries, encryption, media_type, key_prefix, recent, has_warned: AtomicBool::new(false) }
+        let custom_requests = CustomRequests::default();
+        let has_warned = AtomicBool::new(false);
+        StoredForm { entries, custom_requests, encryption, media_type, key_prefix, recent, has_warned }
     }
 
     /// Wraps `inner` so that values are converted between JSON and the stored form. Keys and revisions stay the same.
@@ -144,9 +198,40 @@ impl StoredForm {
         Arc::new(TransformedStorage::new(inner, Arc::clone(self)))
     }
 
+    /// Returns the durations of the requests to the store in the text format of Prometheus. Custom resources that
+    /// `registry` does not have are forgotten; kube-apiserver keeps their series. The text of many custom resources
+    /// takes milliseconds.
+    pub fn metrics_text(&self, registry: &Registry) -> String {
+        self.custom_requests.retain(|prefix| registry.custom_kind(prefix).is_some());
+        let custom = self.custom_requests.all();
+        requests::text(self.entries.values().map(|entry| &entry.requests).chain(custom.values()))
+    }
+
+    /// Starts the timer of a request for a key. A key that belongs to no resource has none.
+    fn start_request(&self, operation: Operation, path: &str) -> Option<RequestTimer> {
+        self.start_request_of(operation, self.locate(path))
+    }
+
+    /// Starts the timer of a request for the resource that [`StoredForm::locate`] has found.
+    fn start_request_of(&self, operation: Operation, found: Located<'_>) -> Option<RequestTimer> {
+        let requests = match found {
+            (_, Some(entry)) => Some(Arc::clone(&entry.requests)),
+            (prefix, None) => self.custom_requests.of(prefix),
+        };
+        requests.map(|requests| requests.start(operation))
+    }
+
+    /// Starts the timer of a list. A list of the whole store, whose range ends behind the last `/`, has none.
+    fn start_list(&self, operation: Operation, range: &KeyRange) -> Option<RequestTimer> {
+        if range.end().starts_with('/') { self.start_request(operation, range.start()) } else { None }
+    }
+
     /// Returns the encryption and encoding of the values at a path below the store's prefix.
     fn find<'a>(&'a self, path: &'a str) -> Form<'a> {
-        let (prefix, entry) = self.locate(path);
+        self.form_of(self.locate(path))
+    }
+
+    fn form_of<'a>(&'a self, (prefix, entry): Located<'a>) -> Form<'a> {
         let transformer = match (entry, &self.encryption) {
             (Some(entry), _) => Arc::clone(&entry.transformer),
             (None, Some(encryption)) => {
@@ -155,7 +240,8 @@ impl StoredForm {
             }
             (None, None) => Arc::clone(Transformer::plain()),
         };
-        Form { prefix, transformer, message: entry.and_then(|entry| entry.protobuf.as_ref()) }
+        let message = entry.and_then(|entry| entry.protobuf.as_ref());
+        Form { prefix, transformer, message, upgrade: entry.and_then(|entry| entry.upgrade.as_ref()) }
     }
 
     /// Returns the first path element if that is the prefix of a resource, otherwise the first two.
@@ -166,26 +252,38 @@ impl StoredForm {
     /// Returns the prefix of the resource at a path (see [`StoredForm::resource_prefix`]) and the entry of that prefix.
     fn locate<'a>(&self, path: &'a str) -> (&'a str, Option<&Entry>) {
         let path = path.strip_prefix('/').unwrap_or(path);
-        let first = path.find('/').unwrap_or(path.len());
+        let first = memchr::memchr(b'/', path.as_bytes()).unwrap_or(path.len());
         if let Some(entry) = self.entries.get(&path[..first]) {
             return (&path[..first], Some(entry));
         }
         let rest = path.get(first + 1..).unwrap_or_default();
-        let second = rest.find('/').unwrap_or(rest.len());
+        let second = memchr::memchr(b'/', rest.as_bytes()).unwrap_or(rest.len());
         let prefix = &path[..(first + 1 + second).min(path.len())];
         (prefix, self.entries.get(prefix))
     }
 
-    /// Reports whether reads return all stored JSON values of the range unchanged.
-    fn reads_plain_json(&self, range: &KeyRange) -> bool {
-        let definitions = KeyRange::resource(upgrade::DEFINITIONS);
-        let renamed = RENAMED_VERSIONS.iter().map(|renamed| KeyRange::resource(renamed.prefix));
-        let mut converted = renamed.chain([definitions]);
-        if converted.any(|converted| range.start() < converted.end() && converted.start() < range.end()) {
-            return false;
+    /// Returns the stored JSON values of the range that reads return unchanged.
+    fn plain_json(&self, range: &KeyRange) -> PlainJson {
+        if self.is_of_one_resource(range) {
+            return match self.locate(range.start()).1 {
+                _ if self.encryption.is_some() && !self.find(range.start()).transformer.writes_plain() => {
+                    PlainJson::None
+                }
+                Some(entry) => entry.plain_json.clone(),
+                None => PlainJson::All,
+            };
         }
-        self.encryption.is_none()
-            || self.is_of_one_resource(range) && self.find(range.start()).transformer.writes_plain()
+        let overlaps = |prefix: &str| {
+            let resource = KeyRange::resource(prefix);
+            range.start() < resource.end() && resource.start() < range.end()
+        };
+        let is_plain = |entry: &Entry| matches!(entry.plain_json, PlainJson::All);
+        match self.encryption.is_none()
+            && self.entries.iter().all(|(prefix, entry)| is_plain(entry) || !overlaps(prefix))
+        {
+            true => PlainJson::All,
+            false => PlainJson::None,
+        }
     }
 
     /// Reports whether all keys of the range belong to the same resource.
@@ -201,7 +299,8 @@ impl StoredForm {
     /// Converts a stored value for readers. If `with_stale` is set, also determines whether the stored form is
     /// outdated. This can require an encoding of the value.
     fn read(&self, key: &Key, stored: Bytes, with_stale: bool) -> ReadValue {
-        let Form { prefix, transformer, message } = self.find(key.as_str());
+        let form = self.find(key.as_str());
+        let Form { prefix, transformer, message, upgrade } = &form;
         let (plain, stale) = if transformer.writes_plain() && !stored.starts_with(ENCRYPTED_PREFIX) {
             (stored, false)
         } else {
@@ -220,10 +319,15 @@ impl StoredForm {
             None => (plain, stale),
         };
         if !plain.starts_with(protobuf::MAGIC) {
-            if prefix == upgrade::DEFINITIONS
+            if *prefix == upgrade::DEFINITIONS
                 && let Some(value) = upgrade::upgraded_definition(&plain)
             {
                 return ReadValue { value, stale: true };
+            }
+            match upgrade.map(|upgrade| upgrade.upgraded_json(&plain)) {
+                Some(Ok(Some(value))) => return ReadValue { value, stale: true },
+                Some(Err(why)) => return ReadValue { value: unreadable(&why), stale: false },
+                Some(Ok(None)) | None => {}
             }
             let other_form =
                 |(api_version, kind): &(String, String)| protobuf::encode_strict(api_version, kind, &plain).is_ok();
@@ -232,24 +336,45 @@ impl StoredForm {
             let stale = stale || is_json && message.is_some_and(other_form);
             return ReadValue { value: as_object(plain), stale };
         }
-        match self.decode(key, &plain) {
-            Ok(json) => {
-                let is_current = message.is_some() && self.media_type == StorageMediaType::Protobuf;
+        match self.decode(key, &form, &plain) {
+            Ok((json, is_upgraded)) => {
+                let is_current = message.is_some() && self.media_type == StorageMediaType::Protobuf && !is_upgraded;
                 ReadValue { value: json, stale: stale || !is_current }
             }
             Err(why) => ReadValue { value: unreadable(&why), stale: false },
         }
     }
 
-    fn decode(&self, key: &Key, stored: &[u8]) -> Result<Bytes, String> {
+    /// Decodes a protobuf value to JSON. The flag is set if the stored value is in another version or lacks defaults.
+    fn decode(&self, key: &Key, form: &Form<'_>, stored: &[u8]) -> Result<(Bytes, bool), String> {
         match self.recent.take_decoded(key, stored) {
-            Some(json) => Ok(json),
-            None => self.decode_anew(key, stored),
+            Some(json) => Ok((json, false)),
+            None => self.decode_anew(key, form, stored),
         }
     }
 
-    fn decode_anew(&self, key: &Key, stored: &[u8]) -> Result<Bytes, String> {
-        let decoded = match protobuf::decode_strict(stored) {
+    fn decode_anew(&self, key: &Key, form: &Form<'_>, stored: &[u8]) -> Result<(Bytes, bool), String> {
+        let (decoded, former) = match self.decode_current(key, stored) {
+            Err(unknown @ protobuf::DecodeError::UnknownKind { .. }) => {
+                let current = former_message::current_body(stored).map_err(|error| error.to_string())?;
+                let Some((body, former)) = current else { return Err(unknown.to_string()) };
+                (self.decode_current(key, &body), Some(former))
+            }
+            decoded => (decoded, None),
+        };
+        let decoded = decoded.map_err(|error| error.to_string())?;
+        let Some(upgrade) = form.upgrade else { return Ok((decoded.json.into(), false)) };
+        let is_stored_version =
+            form.message.is_some_and(|(version, kind)| *version == decoded.api_version && *kind == decoded.kind);
+        match is_stored_version && former.is_none() {
+            true => upgrade.completed(decoded.json).map_err(|error| error.to_string()),
+            false => upgrade.upgraded_version(&decoded.json, former.as_ref()).map(|json| (json, true)),
+        }
+    }
+
+    /// Decodes a protobuf value of a type that the table has.
+    fn decode_current(&self, key: &Key, stored: &[u8]) -> Result<protobuf::Decoded, protobuf::DecodeError> {
+        match protobuf::decode_strict(stored) {
             // As kube-apiserver does, fields of another release are left out. The next write drops them.
             Err(unknown @ protobuf::DecodeError::UnknownField { .. }) => {
                 if !self.has_warned.swap(true, Ordering::Relaxed) {
@@ -258,31 +383,18 @@ impl StoredForm {
                 protobuf::decode(stored)
             }
             decoded => decoded,
-        };
-        let decoded = decoded.map_err(|error| error.to_string())?;
-        let is_second = |version: &&&listwatch_kinds::versions::SecondVersion| {
-            version.kind == decoded.kind && version.api_version() == decoded.api_version
-        };
-        match SECOND_VERSIONS.iter().find(is_second) {
-            Some(version) => {
-                let tree: Map = serde_json::from_slice(&decoded.json).map_err(|error| error.to_string())?;
-                let stored = version.to_storage_version(tree);
-                serde_json::to_vec(&stored).map(Bytes::from).map_err(|error| error.to_string())
-            }
-            None => {
-                upgrade::completed(&decoded.api_version, &decoded.kind, decoded.json).map_err(|error| error.to_string())
-            }
         }
     }
 
     /// Returns the JSON that a read will return after this value is written.
     fn normal_form(&self, key: &Key, value: Bytes) -> Bytes {
-        let message = self.find(key.as_str()).message;
-        let encoded = self.encode(message, value.clone());
+        let form = self.find(key.as_str());
+        let encoded = self.encode(form.message, value.clone());
         if !encoded.starts_with(protobuf::MAGIC) {
-            return value;
+            let upgraded = form.upgrade.and_then(|upgrade| upgrade.upgraded_json(&value).ok().flatten());
+            return upgraded.unwrap_or(value);
         }
-        let Ok(normal) = self.decode_anew(key, &encoded) else { return value };
+        let Ok((normal, _)) = self.decode_anew(key, &form, &encoded) else { return value };
         self.recent.remember(Conversion { key: key.clone(), json: value, encoded, normal: normal.clone() });
         normal
     }
@@ -300,12 +412,24 @@ impl StoredForm {
         }
     }
 
+    /// Converts the JSON of a writer to the stored form, and starts the timer of the request that writes the value.
+    fn start_write(
+        &self,
+        operation: Operation,
+        key: &Key,
+        value: Bytes,
+    ) -> Result<(Bytes, Option<RequestTimer>), StoreFault> {
+        let found = self.locate(key.as_str());
+        let value = self.write(key, self.form_of(found), value)?;
+        Ok((value, self.start_request_of(operation, found)))
+    }
+
     /// Converts the JSON of a writer to the stored form.
-    fn write(&self, key: &Key, value: Bytes) -> Result<Bytes, StoreFault> {
+    fn write(&self, key: &Key, form: Form<'_>, value: Bytes) -> Result<Bytes, StoreFault> {
         if value.starts_with(UNREADABLE_PREFIX) {
             return Err(StoreFault::Corrupt(format!("the value of {key} was not readable and is not written back")));
         }
-        let Form { prefix, transformer, message } = self.find(key.as_str());
+        let Form { prefix, transformer, message, .. } = form;
         let plain = self.encode(message, value);
         let plain = match renamed_version(prefix) {
             Some(renamed) => renamed.to_stored(plain),

@@ -1,4 +1,4 @@
-//! [`TransformedStorage`]: a store that converts values between their stored form and JSON.
+//! [`TransformedStorage`]: a store that converts values between their stored form and JSON, and times its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use listwatch_storage::{
     StoreStats, UpdateError, ValueReader, Watch, WatchError,
 };
 
-use super::StoredForm;
+use super::requests::{Operation, RequestTimer};
+use super::{PlainJson, StoredForm};
 
 /// The number of bytes that a list converts before it yields to other tasks.
 const YIELD_BYTES: usize = 256 << 10;
@@ -33,15 +34,24 @@ impl TransformedStorage {
     }
 }
 
+/// Awaits a request to the inner store. The timer ends with the request, before values are converted.
+async fn timed<T>(timer: Option<RequestTimer>, request: impl Future<Output = T>) -> T {
+    let result = request.await;
+    drop(timer);
+    result
+}
+
 #[async_trait]
 impl Storage for TransformedStorage {
     async fn get(&self, key: &Key) -> Result<(Option<KeyValue>, Revision), ReadError> {
-        let (found, revision) = self.inner.get(key).await?;
+        let timer = self.form.start_request(Operation::Get, key.as_str());
+        let (found, revision) = timed(timer, self.inner.get(key)).await?;
         Ok((found.map(|found| self.read(found)), revision))
     }
 
     async fn get_unless(&self, key: &Key, known: Revision) -> Result<(Reread, Revision), ReadError> {
-        let (read, revision) = self.inner.get_unless(key, known).await?;
+        let timer = self.form.start_request(Operation::Get, key.as_str());
+        let (read, revision) = timed(timer, self.inner.get_unless(key, known)).await?;
         let read = match read {
             Reread::Changed(found) => Reread::Changed(found.map(|found| self.read(found))),
             Reread::Unchanged => Reread::Unchanged,
@@ -50,11 +60,12 @@ impl Storage for TransformedStorage {
     }
 
     async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        let json_is_plain = self.form.reads_plain_json(&query.range);
-        let mut page = self.inner.list(query).await?;
+        let plain = self.form.plain_json(&query.range);
+        let timer = self.form.start_list(Operation::List, &query.range);
+        let mut page = timed(timer, self.inner.list(query)).await?;
         let mut converted = 0;
         for entry in &mut page.items {
-            if json_is_plain && entry.value.first() == Some(&b'{') {
+            if plain.has(&entry.value) {
                 continue;
             }
             converted += entry.value.len();
@@ -69,11 +80,13 @@ impl Storage for TransformedStorage {
     }
 
     async fn list_keys(&self, query: ListQuery) -> Result<ListPage, ReadError> {
-        self.inner.list_keys(query).await
+        let timer = self.form.start_list(Operation::ListOnlyKeys, &query.range);
+        timed(timer, self.inner.list_keys(query)).await
     }
 
     async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Revision, CreateError> {
-        match self.inner.create(key, self.form.write(key, value)?, ttl).await {
+        let (value, timer) = self.form.start_write(Operation::Create, key, value)?;
+        match timed(timer, self.inner.create(key, value, ttl)).await {
             Err(CreateError::AlreadyExists { key, current }) => {
                 Err(CreateError::AlreadyExists { key, current: self.read(current) })
             }
@@ -92,7 +105,8 @@ impl Storage for TransformedStorage {
         value: Bytes,
         ttl: Option<Duration>,
     ) -> Result<Revision, UpdateError> {
-        match self.inner.update(key, expected, self.form.write(key, value)?, ttl).await {
+        let (value, timer) = self.form.start_write(Operation::Update, key, value)?;
+        match timed(timer, self.inner.update(key, expected, value, ttl)).await {
             Err(UpdateError::Conflict { current }) => {
                 Err(UpdateError::Conflict { current: current.map(|current| self.read(current)) })
             }
@@ -101,7 +115,8 @@ impl Storage for TransformedStorage {
     }
 
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
-        match self.inner.delete(key, expected).await {
+        let timer = self.form.start_request(Operation::Delete, key.as_str());
+        match timed(timer, self.inner.delete(key, expected)).await {
             Err(DeleteError::Conflict { current }) => {
                 Err(DeleteError::Conflict { current: current.map(|current| self.read(current)) })
             }
@@ -110,9 +125,13 @@ impl Storage for TransformedStorage {
     }
 
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
-        let json_is_plain = self.form.reads_plain_json(&range);
+        let plain = self.form.plain_json(&range);
+        let json_is_plain = matches!(plain, PlainJson::All);
         let form = Arc::clone(&self.form);
-        let read = Arc::new(move |key: &Key, stored: Bytes| form.read(key, stored, false).value);
+        let read = Arc::new(move |key: &Key, stored: Bytes| match plain.has(&stored) {
+            true => stored,
+            false => form.read(key, stored, false).value,
+        });
         Ok(self.inner.watch(range, after).await?.with_reader(ValueReader { read, json_is_plain }))
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn storage_version(group: &str, plural: &str) -> Option<&'static str>
 /// A kind whose storage version has the same fields as the validated version. Only `apiVersion` differs.
 pub(super) struct RenamedVersion {
     /// The prefix of the keys.
-    pub(super) prefix: &'static str,
+    prefix: &'static str,
     kind: &'static str,
 }
 
@@ -32,7 +32,7 @@ const VALIDATED: &str = "admissionregistration.k8s.io/v1";
 const STORED: &str = "admissionregistration.k8s.io/v1beta1";
 
 /// All kinds with a renamed version.
-pub(super) const RENAMED_VERSIONS: [RenamedVersion; 2] = [
+const RENAMED_VERSIONS: [RenamedVersion; 2] = [
     RenamedVersion { prefix: "mutatingadmissionpolicies", kind: "MutatingAdmissionPolicy" },
     RenamedVersion { prefix: "mutatingadmissionpolicybindings", kind: "MutatingAdmissionPolicyBinding" },
 ];

@@ -32,6 +32,10 @@ fn form(rules: &[(&str, &[&str])], media_type: StorageMediaType) -> StoredForm {
     StoredForm::new(encryption, media_type, "registry/")
 }
 
+pub(super) fn write(form: &StoredForm, key: &Key, value: Bytes) -> Result<Bytes, StoreFault> {
+    form.write(key, form.find(key.as_str()), value)
+}
+
 fn key(path: &str) -> Key {
     Key::from_path(path).unwrap()
 }
@@ -66,28 +70,75 @@ fn encryption_and_encoding_are_selected_by_the_prefix_of_the_key() {
     check("/listwatch/keys/serviceaccounts-es256", None, "k8s:enc:aescbc");
 }
 
+#[tokio::test]
+async fn requests_to_the_store_are_timed_by_operation_and_resource() {
+    let form = Arc::new(form(&[], StorageMediaType::Json));
+    let storage = form.storage(MemoryStorage::new());
+    let (pod, service) = (key("/pods/x/a"), key("/services/specs/x/a"));
+    let created = storage.create(&pod, POD.into(), None).await.unwrap();
+    storage.create(&pod, POD.into(), None).await.unwrap_err();
+    storage.get(&pod).await.unwrap();
+    storage.get_unless(&pod, created).await.unwrap();
+    storage.update(&service, created, POD.into(), None).await.unwrap_err();
+    storage.delete(&pod, created).await.unwrap();
+    let everything = KeyRange::below("/").starting_at("/pods/x/a");
+    for range in [KeyRange::namespace("pods", "x"), KeyRange::resource("example.com/widgets"), everything] {
+        storage.list(ListQuery { range, at: None, limit: 0 }).await.unwrap();
+    }
+    let range = KeyRange::resource("apiextensions.k8s.io/customresourcedefinitions");
+    storage.list_keys(ListQuery { range, at: None, limit: 0 }).await.unwrap();
+    assert!(form.custom_requests.of("example.com/widgets").is_some(), "requests for custom resources are timed");
+    let text = form.metrics_text(&Registry::builtin());
+    let counts = text.lines().filter_map(|line| line.strip_prefix("etcd_request_duration_seconds_count"));
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        [
+            r#"{group="",operation="create",resource="pods"} 2"#,
+            r#"{group="",operation="delete",resource="pods"} 1"#,
+            r#"{group="",operation="get",resource="pods"} 2"#,
+            r#"{group="",operation="list",resource="pods"} 1"#,
+            r#"{group="",operation="update",resource="services"} 1"#,
+            r#"{group="apiextensions.k8s.io",operation="listOnlyKeys",resource="customresourcedefinitions"} 1"#,
+        ],
+        "the registry has no widgets"
+    );
+    assert!(form.custom_requests.all().is_empty());
+}
+
 #[test]
 fn range_is_read_as_plain_json_only_if_every_value_can_be_plain() {
-    let form = form(&[("secrets", &[ONE, IDENTITY]), ("configmaps", &[IDENTITY, ONE])], StorageMediaType::Json);
+    const POD: &[u8] = br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#;
+    /// `all`, `some` (the JSON of a Pod, but not all JSON) or `none`.
+    fn of(form: &StoredForm, range: &KeyRange) -> &'static str {
+        let plain = form.plain_json(range);
+        match (plain.has(b"{}"), plain.has(POD)) {
+            (true, true) => "all",
+            (false, true) => "some",
+            (false, false) => "none",
+            (true, false) => panic!("{range:?}"),
+        }
+    }
+    let form = form(&[("secrets", &[ONE, IDENTITY]), ("pods", &[IDENTITY, ONE])], StorageMediaType::Json);
     for (range, expected) in [
-        (KeyRange::resource("secrets"), false),
-        (KeyRange::namespace("secrets", "a"), false),
-        (KeyRange::resource("configmaps"), true),
-        (KeyRange::resource("pods"), true),
-        (KeyRange::resource("services/specs"), true),
-        (KeyRange::resource("example.com/widgets"), true),
-        (KeyRange::resource("pods").starting_at("/pods/x/y\0"), true),
-        (KeyRange::single(&key("/pods/a/b")), true),
-        (KeyRange::below("/"), false),
-        (KeyRange::below("/services/"), false),
-        (KeyRange::resource("apiextensions.k8s.io/customresourcedefinitions"), false),
-        (KeyRange::single(&key("/apiextensions.k8s.io/customresourcedefinitions/a")), false),
+        (KeyRange::resource("secrets"), "none"),
+        (KeyRange::namespace("secrets", "a"), "none"),
+        (KeyRange::resource("pods"), "some"),
+        (KeyRange::resource("configmaps"), "none"),
+        (KeyRange::resource("services/specs"), "none"),
+        (KeyRange::resource("example.com/widgets"), "all"),
+        (KeyRange::resource("pods").starting_at("/pods/x/y\0"), "some"),
+        (KeyRange::single(&key("/pods/a/b")), "some"),
+        (KeyRange::below("/"), "none"),
+        (KeyRange::below("/services/"), "none"),
+        (KeyRange::resource("apiextensions.k8s.io/customresourcedefinitions"), "none"),
+        (KeyRange::single(&key("/apiextensions.k8s.io/customresourcedefinitions/a")), "none"),
     ] {
-        assert_eq!(form.reads_plain_json(&range), expected, "{range:?}");
+        assert_eq!(of(&form, &range), expected, "{range:?}");
     }
     let plain = StoredForm::default();
-    assert!(plain.reads_plain_json(&KeyRange::below("/services/")), "without encryption all JSON is plain");
-    assert!(!plain.reads_plain_json(&KeyRange::below("/")), "definitions can have an old version");
+    assert_eq!(of(&plain, &KeyRange::below("/ranges/")), "all", "without encryption JSON is plain");
+    assert_eq!(of(&plain, &KeyRange::below("/services/")), "none", "an old service can lack defaults");
+    assert_eq!(of(&plain, &KeyRange::below("/")), "none", "definitions can have an old version");
 }
 
 #[test]
@@ -112,7 +163,7 @@ fn built_in_kinds_are_written_in_the_configured_encoding_and_others_as_json() {
     let json = form(&[], StorageMediaType::Json);
     let check = |path: &str, value: &str, is_protobuf: bool| {
         let key = key(path);
-        let stored = protobuf.write(&key, value.to_owned().into()).unwrap();
+        let stored = write(&protobuf, &key, value.to_owned().into()).unwrap();
         assert_eq!(stored.starts_with(protobuf::MAGIC), is_protobuf, "{path}: {value}");
         assert_eq!(
             protobuf.read(&key, stored.clone(), true),
@@ -120,7 +171,7 @@ fn built_in_kinds_are_written_in_the_configured_encoding_and_others_as_json() {
         );
         let by_json = json.read(&key, stored, true);
         assert_eq!((by_json.value, by_json.stale), (value.to_owned().into(), is_protobuf), "{path}: {value}");
-        let stored = json.write(&key, value.to_owned().into()).unwrap();
+        let stored = write(&json, &key, value.to_owned().into()).unwrap();
         assert_eq!(stored, value);
         assert_eq!(
             protobuf.read(&key, stored.clone(), true).stale,
@@ -158,7 +209,7 @@ fn allocated_node_ports_are_encoded_as_in_kube_apiserver() {
         r#"{"kind":"RangeAllocation","apiVersion":"v1","metadata":{},"range":"30000-32767","data":"AQE="}"#;
     let form = form(&[], StorageMediaType::Protobuf);
     let key = key("/ranges/servicenodeports");
-    assert_eq!(form.write(&key, JSON.into()).unwrap(), STORED);
+    assert_eq!(write(&form, &key, JSON.into()).unwrap(), STORED);
     let read = form.read(&key, Bytes::from_static(STORED), true);
     assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (JSON, false));
 }
@@ -169,7 +220,7 @@ fn mutating_admission_policies_are_stored_in_v1beta1_and_read_in_v1() {
     let key = key("/mutatingadmissionpolicies/a");
     for media_type in [StorageMediaType::Json, StorageMediaType::Protobuf] {
         let form = form(&[], media_type);
-        let stored = form.write(&key, V1.into()).unwrap();
+        let stored = write(&form, &key, V1.into()).unwrap();
         let text = String::from_utf8_lossy(&stored).into_owned();
         assert!(text.contains("admissionregistration.k8s.io/v1beta1"), "{text}");
         let read = form.read(&key, stored.clone(), true);
@@ -179,7 +230,7 @@ fn mutating_admission_policies_are_stored_in_v1beta1_and_read_in_v1() {
         assert_ne!(former, stored);
         let read = form.read(&key, former, true);
         assert_eq!((std::str::from_utf8(&read.value).unwrap(), read.stale), (V1, true));
-        assert!(!form.reads_plain_json(&KeyRange::resource("mutatingadmissionpolicies")));
+        assert!(!form.plain_json(&KeyRange::resource("mutatingadmissionpolicies")).has(&stored));
     }
 }
 
@@ -262,20 +313,20 @@ async fn definition_that_kube_apiserver_stored_is_read_as_v1() {
 fn fields_absent_in_protobuf_are_added_at_each_read() {
     let form = form(&[], StorageMediaType::Protobuf);
     let round_trip = |path: &str, value: &str| {
-        let stored = form.write(&key(path), value.to_owned().into()).unwrap();
+        let stored = write(&form, &key(path), value.to_owned().into()).unwrap();
         assert!(stored.starts_with(protobuf::MAGIC));
         form.read(&key(path), stored, true).value
     };
-    let set = r#"{"kind":"StatefulSet","apiVersion":"apps/v1","metadata":{"name":"a"},"spec":{"selector":null,"template":{"metadata":{},"spec":{"containers":null}},"volumeClaimTemplates":[{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"d"},"spec":{"resources":{}},"status":{"phase":"Pending"}}],"serviceName":"","updateStrategy":{}},"status":{"replicas":0,"availableReplicas":0}}"#;
+    let set = r#"{"kind":"StatefulSet","apiVersion":"apps/v1","metadata":{"name":"a"},"spec":{"selector":null,"template":{"metadata":{},"spec":{"containers":null}},"volumeClaimTemplates":[{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"d"},"spec":{"resources":{},"volumeMode":"Filesystem"},"status":{"phase":"Pending"}}],"serviceName":"","updateStrategy":{},"persistentVolumeClaimRetentionPolicy":{}},"status":{"replicas":0,"availableReplicas":0}}"#;
     assert_eq!(round_trip("/statefulsets/x/a", set), set);
     assert_eq!(round_trip("/statefulsets/x/a", &set.replace(r#","status":{"phase":"Pending"}"#, "")), set);
-    let claim = r#"{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"a"},"spec":{"resources":{}},"status":{"phase":"Pending"}}"#;
+    let claim = r#"{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"a"},"spec":{"resources":{},"volumeMode":"Filesystem"},"status":{"phase":"Pending"}}"#;
     assert_eq!(round_trip("/persistentvolumeclaims/x/a", &claim.replace(r#""phase":"Pending""#, "")), claim);
     let bound = claim.replace("Pending", "Bound");
     assert_eq!(round_trip("/persistentvolumeclaims/x/a", &bound), bound);
     let job = |labels: &str| {
         format!(
-            r#"{{"kind":"Job","apiVersion":"batch/v1","metadata":{{"name":"a"{labels}}},"spec":{{"template":{{"metadata":{{"labels":{{"job-name":"a"}}}},"spec":{{"containers":null}}}}}},"status":{{}}}}"#
+            r#"{{"kind":"Job","apiVersion":"batch/v1","metadata":{{"name":"a"{labels}}},"spec":{{"parallelism":1,"completions":1,"backoffLimit":6,"manualSelector":false,"template":{{"metadata":{{"labels":{{"job-name":"a"}}}},"spec":{{"containers":null,"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler"}}}},"completionMode":"NonIndexed","suspend":false,"podReplacementPolicy":"TerminatingOrFailed"}},"status":{{}}}}"#
         )
     };
     let (generated, own) = (job(r#","labels":{"job-name":"a"}"#), job(r#","labels":{"own":"x"}"#));
@@ -304,7 +355,7 @@ fn unreadable_values_keep_their_error_and_are_never_written_back() {
     let check = |stored: &[u8], reason: &str| {
         let value = form.read(&key("/secrets/a/b"), Bytes::copy_from_slice(stored), true).value;
         assert_eq!(unreadable_reason(&value), Some(reason), "{stored:?}");
-        assert!(matches!(form.write(&key("/secrets/a/b"), value), Err(StoreFault::Corrupt(_))));
+        assert!(matches!(write(&form, &key("/secrets/a/b"), value), Err(StoreFault::Corrupt(_))));
     };
     check(b"{\"kind\":\"Secret\"}", "no matching prefix found");
     check(b"k8s:enc:kms:v2:p:x", "no matching prefix found");
@@ -413,7 +464,7 @@ proptest! {
     ) {
         let rules: &[(&str, &[&str])] = if encrypted { &[("pods", &[ONE])] } else { &[] };
         let form = form(rules, StorageMediaType::Protobuf);
-        let stored = form.write(&key("/pods/x/a"), POD.into()).unwrap();
+        let stored = write(&form, &key("/pods/x/a"), POD.into()).unwrap();
         let at = at.index(stored.len());
         let mut damaged = stored.to_vec();
         damaged[at] ^= 1 << bit;

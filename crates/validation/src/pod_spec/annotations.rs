@@ -17,10 +17,11 @@ const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APPARMOR_OF_CONTAINER: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// The prefix of the annotations that hold the AppArmor profiles of containers. The name of the container follows.
+pub const APPARMOR_OF_CONTAINER: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Validates the annotations of a pod or a template.
-pub(super) fn validate(metadata: &Object, spec: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the annotations of a pod or a template. `old` is the metadata before an update.
+pub(super) fn validate(metadata: &Object, spec: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let Some(Value::Object(notes)) = metadata.get("annotations") else { return };
     if notes.contains_key(MIRROR_ANNOTATION) && text(spec, "nodeName").is_empty() {
         let why = "must set spec.nodeName if mirror pod annotation is set";
@@ -28,16 +29,19 @@ pub(super) fn validate(metadata: &Object, spec: &Object, at: &Path<'_>, errors: 
     }
     let listed = text(notes, TOLERATIONS);
     if !listed.is_empty() {
-        match serde_json::from_str::<Vec<Value>>(listed) {
-            Ok(tolerations) => placement::tolerations(&tolerations, &at.child(TOLERATIONS), errors),
+        // Go reads `null` as an empty list.
+        match serde_json::from_str::<Option<Vec<Value>>>(listed) {
+            Ok(tolerations) => {
+                placement::tolerations(&tolerations.unwrap_or_default(), &at.child(TOLERATIONS), errors);
+            }
             Err(error) => errors.invalid(at, TOLERATIONS, error),
         }
     }
-    if let Some(cost) = notes.get(DELETION_COST).and_then(Value::as_str) {
-        let canonical = cost == "0" || cost.starts_with(|first: char| matches!(first, '-' | '1'..='9'));
-        if !canonical || cost.parse::<i32>().is_err() {
-            errors.invalid(&at.key(DELETION_COST), cost, "must be a 32bit integer");
-        }
+    // An object that has an invalid cost already may keep it or get another (`GetValidationOptionsFromPodSpecAndMeta`).
+    if let Some(cost) = invalid_deletion_cost(notes)
+        && old.is_none_or(|old| invalid_deletion_cost(child(old, "annotations")).is_none())
+    {
+        errors.invalid(&at.key(DELETION_COST), cost, "must be a 32bit integer");
     }
     if notes.contains_key(SECCOMP_OF_POD) {
         seccomp_profile(text(notes, SECCOMP_OF_POD), &at.child(SECCOMP_OF_POD), errors);
@@ -55,6 +59,13 @@ pub(super) fn validate(metadata: &Object, spec: &Object, at: &Path<'_>, errors: 
             errors.invalid(&at, profile, format_args!("invalid AppArmor profile name: {}", go::quote(profile)));
         }
     }
+}
+
+/// The deletion cost, if it is invalid (`GetDeletionCostFromPodAnnotations`).
+fn invalid_deletion_cost(notes: &Object) -> Option<&str> {
+    let cost = notes.get(DELETION_COST)?.as_str()?;
+    let canonical = cost == "0" || cost.starts_with(|first: char| matches!(first, '-' | '1'..='9'));
+    (!canonical || cost.parse::<i32>().is_err()).then_some(cost)
 }
 
 fn seccomp_profile(profile: &str, at: &Path<'_>, errors: &mut Errors) {

@@ -10,6 +10,7 @@
 
 mod annotations;
 mod containers;
+mod disabled_fields;
 mod placement;
 mod resources;
 mod security;
@@ -20,9 +21,11 @@ use std::collections::{BTreeSet, HashMap};
 use listwatch_json::{Map, Value};
 use listwatch_schema::Path;
 
-pub use annotations::MIRROR_ANNOTATION;
+pub use annotations::{APPARMOR_OF_CONTAINER, MIRROR_ANNOTATION};
+pub use disabled_fields::drop_disabled_fields;
 pub use placement::tolerations;
 pub use resources::{container_resources, default_pod_level_resources};
+pub use security::PROFILE_BYTES_MAX;
 
 use crate::field_rules::{optional, required_one_of};
 use crate::formats::{self, label, qualified_name, subdomain};
@@ -64,7 +67,8 @@ struct PodContext<'a> {
 pub fn validate_pod(pod: &Object, old: Option<&Object>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(pod, "metadata"), child(pod, "spec"));
     let (notes_at, at) = (Path::root("metadata"), Path::root("spec"));
-    annotations::validate(metadata, pod_spec, &notes_at.child("annotations"), errors);
+    let old_metadata = old.map(|old| child(old, "metadata"));
+    annotations::validate(metadata, pod_spec, old_metadata, &notes_at.child("annotations"), errors);
     let owner = SpecOwner {
         is_pod: true,
         name: text(metadata, "name"),
@@ -90,21 +94,27 @@ pub fn validate_pod(pod: &Object, old: Option<&Object>, errors: &mut Errors) {
     annotations::match_fields(metadata, pod_spec, &at, errors);
 }
 
-/// Validates the annotations of a pod template.
-pub fn validate_template_annotations(template: &Object, at: &Path<'_>, errors: &mut Errors) {
+/// Validates the annotations of a pod in an update of the pod or of its status (`ValidatePodSpecificAnnotations`).
+pub fn validate_pod_annotations(pod: &Object, old: &Object, errors: &mut Errors) {
+    let (at, old) = (Path::root("metadata"), Some(child(old, "metadata")));
+    annotations::validate(child(pod, "metadata"), child(pod, "spec"), old, &at.child("annotations"), errors);
+}
+
+/// Validates the annotations of a pod template. `old` is the template before an update.
+pub fn validate_template_annotations(template: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(template, "metadata"), child(template, "spec"));
     let notes_at = at.child("annotations");
     if let Some(Value::Object(notes)) = metadata.get("annotations") {
         crate::object_meta::validate_annotations_at(notes, &notes_at, errors);
     }
-    annotations::validate(metadata, pod_spec, &notes_at, errors);
+    annotations::validate(metadata, pod_spec, old.map(|old| child(old, "metadata")), &notes_at, errors);
 }
 
 /// Validates a pod template (`ValidatePodTemplateSpec`).
 pub fn validate_template(template: &Object, old: Option<&Object>, at: &Path<'_>, errors: &mut Errors) {
     let (metadata, pod_spec) = (child(template, "metadata"), child(template, "spec"));
     formats::labels(metadata, "labels", &at.child("labels"), errors);
-    validate_template_annotations(template, at, errors);
+    validate_template_annotations(template, old, at, errors);
     let at = at.child("spec");
     let owner = SpecOwner { is_pod: false, name: "", is_mirror: false, old: old.map(|old| child(old, "spec")) };
     validate_spec(pod_spec, owner, &at, errors);

@@ -13,7 +13,7 @@ use crate::{Errors, Object, child, given, is_true, items, number, objects, text}
 /// The length of a sysctl's name in bytes.
 const SYSCTL_BYTES_MAX: usize = 253;
 /// The length of the path of an AppArmor profile in bytes (`PATH_MAX` without the terminator).
-const PROFILE_BYTES_MAX: usize = 4095;
+pub const PROFILE_BYTES_MAX: usize = 4095;
 /// The size of a GMSA credential spec in KiB.
 const CREDENTIAL_KIB_MAX: usize = 64;
 /// The lengths of a Windows user's name and domain in bytes.

@@ -31,10 +31,13 @@ impl World {
         self.catalog.assign_names();
         let text = |work| match work {
             Work::Clean(name) => format!("clean {name}"),
-            Work::Status(StatusWork { name, conditions, .. }) => {
+            Work::CheckSchemas(SchemaWork { name, .. }) => format!("check {name}"),
+            Work::Status(StatusWork { name, conditions, removed_conditions, .. }) => {
+                let removed = removed_conditions.iter().map(|kind| format!("no {kind}"));
                 let conditions: Vec<String> = conditions
                     .iter()
                     .map(|condition| format!("{}={} {}", condition.kind, condition.status, condition.reason))
+                    .chain(removed)
                     .collect();
                 format!("{name}: {}", conditions.join(", "))
             }
@@ -70,6 +73,20 @@ fn definition_with_free_names_is_accepted_and_served_at_once() {
     assert_eq!(world.served().unwrap(), ["example.com/v1/widgets"]);
     assert_eq!(world.work(), [""; 0], "each work is given out once");
     assert_eq!(world.served(), None);
+}
+
+#[test]
+fn definition_with_an_invalid_ca_bundle_is_not_established_until_the_bundle_is_corrected() {
+    let mut world = World::new();
+    let mut widget = definition("widgets", "Widget", &[]);
+    widget["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://host", "caBundle": "bm90IGEgY2VydGlmaWNhdGU="}}});
+    world.show(Change::Added, &widget);
+    let waiting = "widgets.example.com: NamesAccepted=True NoConflicts, Established=False InvalidCABundle";
+    assert_eq!(world.work(), [waiting]);
+    widget["spec"]["conversion"]["webhook"]["clientConfig"] = json!({"url": "https://host"});
+    world.show(Change::Modified, &widget);
+    assert_eq!(world.work(), [format!("widgets.example.com: {NEW}")]);
 }
 
 #[test]
@@ -201,4 +218,59 @@ fn retain_stops_serving_definitions_missing_from_the_list() {
     world.catalog.retain(|name| name == "gadgets.example.com");
     world.work();
     assert_eq!(world.served().unwrap(), ["example.com/v1/gadgets"]);
+}
+
+/// Returns a definition whose conditions are stored.
+fn settled(mut definition: Value, more: Option<&Value>) -> Value {
+    let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message});
+    let mut conditions = vec![
+        condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+        condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+    ];
+    conditions.extend(more.cloned());
+    definition["status"] = json!({"acceptedNames": definition["spec"]["names"], "conditions": conditions});
+    definition
+}
+
+#[test]
+fn schemas_of_a_preserving_definition_are_checked_once_for_each_generation() {
+    let mut world = World::new();
+    let mut widget = definition("widgets", "Widget", &[]);
+    widget["spec"]["preserveUnknownFields"] = json!(true);
+    world.show(Change::Added, &widget);
+    assert_eq!(world.work(), [format!("widgets.example.com: {NEW}")], "names come first");
+    widget = settled(widget, None);
+    world.show(Change::Modified, &widget);
+    assert_eq!(world.work(), ["check widgets.example.com"]);
+    assert!(!world.catalog.is_settled("widgets.example.com", Revision::new(1)));
+
+    let found = condition("NonStructuralSchema", true, "Violations", "why");
+    let check = |world: &World| match world.catalog.pending_work("widgets.example.com") {
+        Some(Work::CheckSchemas(work)) => work,
+        other => panic!("{other:?}"),
+    };
+    let work = check(&world);
+    world.catalog.schemas_checked(&SchemaWork { generation: 7, ..work.clone() }, None);
+    world.catalog.schemas_checked(&work, Some(found.clone()));
+    let pending = |world: &World| match world.catalog.pending_work("widgets.example.com") {
+        Some(Work::Status(StatusWork { conditions, removed_conditions, .. })) => (conditions, removed_conditions),
+        None => (Vec::new(), Vec::new()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(pending(&world), (vec![found], Vec::new()));
+    let stored = |message: &str| json!({"type": "NonStructuralSchema", "status": "True", "reason": "Violations", "message": message});
+    for message in ["why", "the words of another server"] {
+        world.show(Change::Modified, &settled(widget.clone(), Some(&stored(message))));
+        assert_eq!(world.work(), [""; 0], "a condition that was written once is not written again");
+    }
+
+    // The next generation has structural schemas.
+    (widget["spec"]["preserveUnknownFields"], widget["metadata"]["generation"]) = (json!(false), json!(2));
+    world.show(Change::Modified, &settled(widget.clone(), Some(&stored("why"))));
+    assert_eq!(world.work(), ["check widgets.example.com"]);
+    let work = check(&world);
+    world.catalog.schemas_checked(&work, None);
+    assert_eq!(pending(&world), (Vec::new(), vec!["NonStructuralSchema"]));
+    world.show(Change::Modified, &settled(widget, None));
+    assert_eq!(world.work(), [""; 0]);
 }

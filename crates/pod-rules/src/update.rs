@@ -1,19 +1,28 @@
-//! Validates updates of pods, their status and their ephemeral containers.
+//! Validates updates of pods, their annotations and their ephemeral containers.
 //!
-//! Source: `ValidatePodUpdate`, `ValidatePodStatusUpdate` and `ValidatePodEphemeralContainersUpdate` in
+//! Source: `ValidatePodUpdate`, `ValidatePodSpecificAnnotationUpdates` and `ValidatePodEphemeralContainersUpdate` in
 //! `pkg/apis/core/validation` of Kubernetes v1.36. Some of upstream's messages end with Go's `cmp.Diff`; those of
 //! this module omit it.
 
 use std::collections::{HashMap, HashSet};
 
 use listwatch_json::{JsonString, Map, Value, json};
-use listwatch_meta::selector::validate_qualified_name;
 use listwatch_meta::{FieldError, go};
-use listwatch_validation::pod_spec::MIRROR_ANNOTATION;
-use listwatch_validation::{Errors, Object, metadata};
+use listwatch_schema::Path;
+use listwatch_validation::pod_spec::{APPARMOR_OF_CONTAINER, MIRROR_ANNOTATION, validate_pod_annotations};
+use listwatch_validation::{Errors, Object, child, metadata};
 
 /// The error of an update that changes an immutable field.
 const IMMUTABLE_FIELDS: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// How error texts name an annotation that does not change after the pod is created. `None` for other annotations.
+fn immutable_annotation(name: &str) -> Option<&'static str> {
+    match name {
+        MIRROR_ANNOTATION => Some("mirror pod annotation"),
+        _ if name.starts_with(APPARMOR_OF_CONTAINER) => Some("AppArmor annotations"),
+        _ => None,
+    }
+}
 
 /// Whether the pod is the mirror pod of a static pod.
 pub(crate) fn is_static(pod: &Object) -> bool {
@@ -36,7 +45,8 @@ pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
 }
 
 /// Validates an update of a pod itself (`ValidatePodUpdate`).
-pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
+pub fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
+    validate_annotations(new, old, errors);
     let (Some(after), Some(before)) = (spec(new), spec(old)) else { return };
     for list in ["containers", "initContainers"] {
         if items(Some(after), list).len() != items(Some(before), list).len() {
@@ -78,6 +88,33 @@ pub(crate) fn validate_update(new: &Object, old: &Object, errors: &mut Errors) {
     if !equal_immutable_fields(after, before) {
         errors.push(FieldError::forbidden("spec", IMMUTABLE_FIELDS));
     }
+}
+
+/// Reports changes of the mirror pod annotation and of AppArmor annotations, then validates the annotations
+/// (`ValidatePodSpecificAnnotationUpdates`).
+pub(crate) fn validate_annotations(new: &Object, old: &Object, errors: &mut Errors) {
+    let annotations = |pod| child(metadata(pod), "annotations");
+    let (after, before) = (annotations(new), annotations(old));
+    if after.is_empty() && before.is_empty() {
+        return;
+    }
+    let metadata_at = Path::root("metadata");
+    let at = metadata_at.child("annotations");
+    for (name, value) in before {
+        if let Some(what) = immutable_annotation(name)
+            && after.get(name) != Some(value)
+        {
+            errors.forbidden(&at.key(name), &format!("may not remove or update {}", what));
+        }
+    }
+    for name in after.keys() {
+        if let Some(what) = immutable_annotation(name)
+            && !before.contains_key(name)
+        {
+            errors.forbidden(&at.key(name), &format!("may not add {}", what));
+        }
+    }
+    validate_pod_annotations(new, old, errors);
 }
 
 /// Reports changes of a gated pod's node selectors that would allow more nodes (`validateNodeSelectorMutation`,
@@ -165,55 +202,8 @@ fn equal_immutable_fields(new: &Object, old: &Object) -> bool {
     })
 }
 
-/// Validates an update of the status (`ValidatePodStatusUpdate`).
-pub(crate) fn validate_status(new: &Object, old: &Object, errors: &mut Errors) {
-    let status = |pod| Object::get(pod, "status").and_then(Value::as_object);
-    let (new_status, old_status) = (status(new), status(old));
-    for (position, condition) in items(new_status, "conditions").iter().enumerate() {
-        let kind = text(condition, "type");
-        if !matches!(kind, "PodScheduled" | "Ready" | "Initialized")
-            && let Err(why) = validate_qualified_name(kind)
-        {
-            errors.push(FieldError::invalid(format!("metadata.conditions[{position}].Type"), go::quote(kind), why));
-        }
-    }
-    let class = |status: Option<&Object>| status.and_then(|status| status.get("qosClass")).cloned();
-    if class(new_status) != class(old_status) {
-        let given = class(new_status).unwrap_or_else(|| json!(""));
-        errors.push(FieldError::invalid("status.qosClass", given, "field is immutable"));
-    }
-    let policy = spec(old).and_then(|spec| spec.get("restartPolicy")?.as_str()).unwrap_or("Always");
-    let containers = items(spec(old), "initContainers").iter();
-    let sidecars: HashSet<&str> = containers
-        .filter(|container| text(container, "restartPolicy") == "Always")
-        .map(|sidecar| text(sidecar, "name"))
-        .collect();
-    let lists: [(&str, &str, bool); 3] = [
-        ("containerStatuses", policy, false),
-        ("initContainerStatuses", policy, true),
-        // Ephemeral containers never restart.
-        ("ephemeralContainerStatuses", "Never", false),
-    ];
-    for (list, policy, with_sidecars) in lists.into_iter().filter(|(_, policy, _)| *policy != "Always") {
-        let ended = |status: &Value| status.pointer("/state/terminated").is_some();
-        let after = items(new_status, list).iter();
-        let running: HashSet<&str> = after.filter(|status| !ended(status)).map(|status| text(status, "name")).collect();
-        for (position, before) in items(old_status, list).iter().enumerate().filter(|(_, status)| ended(status)) {
-            let failed = before.pointer("/state/terminated/exitCode").and_then(Value::as_i64).unwrap_or(0) != 0;
-            let name = text(before, "name");
-            if (failed && policy == "OnFailure") || (with_sidecars && sidecars.contains(name)) {
-                continue;
-            }
-            if running.contains(name) {
-                let why = "may not be transitioned to non-terminated state";
-                errors.push(FieldError::forbidden(format!("status.{list}[{position}].state"), why));
-            }
-        }
-    }
-}
-
 /// Reports ephemeral containers that are removed or changed (`ValidatePodEphemeralContainersUpdate`).
-pub(crate) fn validate_ephemeral_containers(new: &Object, old: &Object, errors: &mut Errors) {
+pub fn validate_ephemeral_containers(new: &Object, old: &Object, errors: &mut Errors) {
     if is_static(old) {
         errors.push(FieldError::forbidden("", "static pods do not support ephemeral containers"));
         return;
@@ -235,14 +225,15 @@ pub(crate) fn validate_ephemeral_containers(new: &Object, old: &Object, errors: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Subresource;
-    use crate::core::pod::KIND;
+    use listwatch_validation::pod_spec::validate_pod;
+
+    use crate::status::validate_status;
     use crate::testing::{map, transition_errors};
 
     #[test]
     fn update_rejects_changes_of_immutable_pod_fields() {
         let check = |new: Value, old: Value, expected: &[&str]| {
-            assert_eq!(transition_errors(&KIND, json!({"spec": new}), json!({"spec": old}), None), expected);
+            assert_eq!(transition_errors(validate_update, json!({"spec": new}), json!({"spec": old})), expected);
         };
         let refused: &str = &format!("spec: Forbidden: {IMMUTABLE_FIELDS}");
         let spec = || json!({"containers": [{"name": "a", "image": "x"}], "tolerations": [{"key": "k"}]});
@@ -280,7 +271,7 @@ mod tests {
             json!({ "spec": whole })
         };
         let check = |new: Value, old: Value, expected: &[&str]| {
-            let found = transition_errors(&KIND, pod(new), pod(old), None);
+            let found = transition_errors(validate_update, pod(new), pod(old));
             let found: Vec<&str> = found.iter().map(String::as_str).collect();
             assert_eq!(found, expected);
         };
@@ -302,15 +293,11 @@ mod tests {
         };
         check(affinity(json!([wants(&["a"])])), json!({}), &[]);
         check(affinity(json!([wants(&["a", "b"])])), affinity(json!([wants(&["a"])])), &[]);
-        let found = transition_errors(
-            &KIND,
-            pod(affinity(json!([wants(&["b"])]))),
-            pod(affinity(json!([wants(&["a"])]))),
-            None,
-        );
+        let (one, other) = (pod(affinity(json!([wants(&["a"])]))), pod(affinity(json!([wants(&["b"])]))));
+        let found = transition_errors(validate_update, other, one);
         assert!(found[0].ends_with("nodeSelectorTerms[0]: Invalid value: {\"matchExpressions\":[{\"key\":\"b\",\"operator\":\"Exists\"}]}: only additions are allowed (no mutations or deletions)"), "{found:?}");
         let two = affinity(json!([wants(&["a"]), wants(&["b"])]));
-        let found = transition_errors(&KIND, pod(two), pod(affinity(json!([wants(&["a"])]))), None);
+        let found = transition_errors(validate_update, pod(two), pod(affinity(json!([wants(&["a"])]))));
         assert!(
             found[0].ends_with("no additions/deletions to non-empty NodeSelectorTerms list are allowed"),
             "{found:?}"
@@ -321,47 +308,76 @@ mod tests {
     }
 
     #[test]
-    fn status_update_rejects_restart_of_terminated_container() {
-        let check = |new: Value, old: Value, policy: &str, expected: &[&str]| {
-            let pod = |status: Value| {
-                json!({"spec": {"restartPolicy": policy, "initContainers": [{"name": "s", "restartPolicy": "Always"}]},
-                    "status": status})
-            };
-            let found = transition_errors(&KIND, pod(new), pod(old), Some(&Subresource::Status));
-            assert_eq!(found, expected);
+    fn update_and_status_update_reject_changed_mirror_and_app_armor_annotations() {
+        let check = |new: Value, old: Value, expected: &[&str]| {
+            let pod = |annotations: Value| json!({"metadata": {"annotations": annotations}, "spec": {"nodeName": "n", "containers": [{"name": "c"}]}});
+            for validate in [validate_update, validate_status] {
+                assert_eq!(transition_errors(validate, pod(new.clone()), pod(old.clone())), expected);
+            }
         };
-        let class = |class: &str| json!({"qosClass": class});
-        let fixed = "status.qosClass: Invalid value: \"Burstable\": field is immutable";
-        check(class("Burstable"), class("BestEffort"), "Always", &[fixed]);
-        let ended = |list: &str, name: &str, code: i64| json!({list: [{"name": name, "state": {"terminated": {"exitCode": code}}}]});
-        let runs = |list: &str, name: &str| json!({list: [{"name": name, "state": {"running": {}}}]});
-        let refused =
-            |list: &str| format!("status.{list}[0].state: Forbidden: may not be transitioned to non-terminated state");
-        for (list, name, code, policy, fine) in [
-            ("containerStatuses", "c", 1, "Always", true),
-            ("containerStatuses", "c", 1, "OnFailure", true),
-            ("containerStatuses", "c", 0, "OnFailure", false),
-            ("containerStatuses", "c", 1, "Never", false),
-            ("initContainerStatuses", "i", 0, "Never", false),
-            ("initContainerStatuses", "s", 0, "Never", true),
-            ("ephemeralContainerStatuses", "e", 0, "Always", false),
+        let app_armor = format!("{APPARMOR_OF_CONTAINER}c");
+        for (name, value, other, what) in [
+            (MIRROR_ANNOTATION, "a", "b", "mirror pod annotation"),
+            (&app_armor, "unconfined", "runtime/default", "AppArmor annotations"),
         ] {
-            let refused = refused(list);
-            let expected: &[&str] = if fine { &[] } else { &[&refused] };
-            check(runs(list, name), ended(list, name, code), policy, expected);
+            let with = |value: &str| Value::from_iter([(name, value), ("example.com/other", value)]);
+            let removed = format!("metadata.annotations[{name}]: Forbidden: may not remove or update {what}");
+            let added = format!("metadata.annotations[{name}]: Forbidden: may not add {what}");
+            check(with(value), with(value), &[]);
+            check(with(other), with(value), &[&removed]);
+            check(json!({}), with(value), &[&removed]);
+            check(with(value), json!({}), &[&added]);
         }
-        let conditions = json!({"conditions": [{"type": "Ready"}, {"type": "example.com/mine"}, {"type": "no good"}]});
-        let found =
-            transition_errors(&KIND, json!({"status": conditions}), json!({"status": {}}), Some(&Subresource::Status));
-        assert_eq!(found.len(), 1);
-        assert!(found[0].starts_with("metadata.conditions[2].Type: Invalid value: \"no good\": "), "{found:?}");
+        check(json!({"a": "b"}), json!({"a": "c", "d": "e"}), &[]);
+        check(
+            json!({"controller.kubernetes.io/pod-deletion-cost": "x"}),
+            json!({}),
+            &[
+                "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: \"x\": must be a 32bit integer",
+            ],
+        );
+    }
+
+    #[test]
+    fn pod_and_status_with_a_stored_invalid_deletion_cost_can_be_updated() {
+        const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+        let pod = |cost: Option<&str>| {
+            let annotations: Value = cost.into_iter().map(|cost| (COST, cost)).collect();
+            json!({"metadata": {"annotations": annotations}, "spec": {"nodeName": "n"}})
+        };
+        let refused = format!("metadata.annotations[{COST}]: Invalid value: \"x\": must be a 32bit integer");
+        for (old, new, valid) in [
+            (Some("x"), Some("x"), true),
+            (Some("y"), Some("x"), true),
+            (Some("x"), Some("1"), true),
+            (Some("x"), None, true),
+            (Some("1"), Some("x"), false),
+            (None, Some("x"), false),
+        ] {
+            let (old, new) = (pod(old), pod(new));
+            let expected: &[&str] = if valid { &[] } else { &[&refused] };
+            for validate in [validate_update, validate_status] {
+                let found = transition_errors(validate, new.clone(), old.clone());
+                assert_eq!(found, expected, "{old} {new}");
+            }
+            let mut errors = Errors::default();
+            validate_pod(&map(new.clone()), Some(&map(old.clone())), &mut errors);
+            let found = errors.iter().map(FieldError::to_string).filter(|error| error.contains(COST));
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{old} {new}");
+        }
+    }
+
+    #[test]
+    fn pod_whose_tolerations_annotation_is_null_can_be_updated() {
+        let pod = || json!({"metadata": {"annotations": {"scheduler.alpha.kubernetes.io/tolerations": "null"}}});
+        assert_eq!(transition_errors(validate_status, pod(), pod()), [""; 0]);
     }
 
     #[test]
     fn removed_or_changed_ephemeral_container_is_rejected() {
         let check = |new: Value, old: Value, expected: &[&str]| {
             let pod = |containers: Value| json!({"metadata": {}, "spec": {"ephemeralContainers": containers}});
-            assert_eq!(transition_errors(&KIND, pod(new), pod(old), Some(&Subresource::EphemeralContainers)), expected);
+            assert_eq!(transition_errors(validate_ephemeral_containers, pod(new), pod(old)), expected);
         };
         let (a, b) = (json!({"name": "a", "image": "i"}), json!({"name": "b", "image": "i"}));
         check(json!([a, b]), json!([b]), &[]);
@@ -378,7 +394,7 @@ mod tests {
         let mirror =
             json!({"metadata": {"annotations": {MIRROR_ANNOTATION: "x"}}, "spec": {"ephemeralContainers": [a]}});
         assert_eq!(
-            transition_errors(&KIND, mirror.clone(), mirror, Some(&Subresource::EphemeralContainers)),
+            transition_errors(validate_ephemeral_containers, mirror.clone(), mirror),
             [": Forbidden: static pods do not support ephemeral containers"]
         );
     }

@@ -146,7 +146,7 @@ impl<'a> Json<'a> {
     }
 
     /// The number of members or elements.
-    pub(crate) fn len(self) -> usize {
+    pub fn count(self) -> usize {
         match self.0.first() {
             Some(b'{') => {
                 let mut count = 0;
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(first.get("n").string(), "", "a number is no string");
         assert_eq!(first.entries().last().unwrap().0, "e\"");
         assert_eq!(root.get("l").items()[1].get("k").string(), "v");
-        assert_eq!((root.get("l").len(), first.len(), root.at("a.b.c.d").len()), (2, 7, 0));
+        assert_eq!((root.get("l").count(), first.count(), root.at("a.b.c.d").count()), (2, 7, 0));
     }
 
     #[test]

@@ -1,14 +1,33 @@
-//! [`Printer`]: the Table columns of a built-in kind, and the cells of an object.
+//! The Table columns of built-in kinds, and the cells of an object: what `kubectl get` shows.
 //!
-//! A row always has the cells of wide columns. If a stored object lacks a field that has a default, the cell shows the
-//! default.
+//! A [`Printer`] has the columns of a kind and the function that returns the cells of a row. [`Json`] reads fields from the
+//! bytes of an object without a tree. A row always has the cells of wide columns. If a stored object lacks a field that has
+//! a default, the cell shows the default.
 //!
 //! Source: `pkg/printers/internalversion/printers.go` of Kubernetes v1.36.
+//!
+//! # Example
+//! ```
+//! use listwatch_printers::{Cell, Json, NAME_AND_AGE, Printed, RowClock};
+//!
+//! let object = br#"{"metadata":{"name":"a","creationTimestamp":"2026-01-01T00:00:00Z"}}"#;
+//! let clock = RowClock::new(time::macros::datetime!(2026-01-01 00:05 UTC));
+//! let cells = (NAME_AND_AGE.cells)(Printed::new(Json::new(object), &clock));
+//! assert_eq!(cells, [Cell::from("a"), Cell::from("5m")]);
+//! ```
+#![forbid(unsafe_code)]
 
-pub(crate) mod text;
-pub(crate) mod workload;
+mod age;
+mod cell;
+mod column;
+mod json;
+pub mod text;
+pub mod workload;
 
-use crate::table::{AGE, Cell, Column, Json, NAME, RowClock};
+pub use crate::age::{RowClock, human_duration};
+pub use crate::cell::Cell;
+pub use crate::column::{AGE, Column, NAME};
+pub use crate::json::Json;
 
 /// The Table columns and cells of a kind.
 pub struct Printer {
@@ -25,7 +44,7 @@ pub struct Printed<'a> {
     object: Json<'a>,
     metadata: Json<'a>,
     name: Json<'a>,
-    pub(crate) created: Json<'a>,
+    created: Json<'a>,
     deleted: Json<'a>,
     spec: Json<'a>,
     status: Json<'a>,
@@ -52,12 +71,12 @@ impl<'a> Printed<'a> {
 
     /// Returns a top-level member. [`Printed::metadata`], [`Printed::spec`] and [`Printed::status`] are faster for
     /// these three members.
-    pub(crate) fn get(self, key: &str) -> Json<'a> {
+    pub fn get(self, key: &str) -> Json<'a> {
         self.object.get(key)
     }
 
     /// The value at a dotted path.
-    pub(crate) fn at(self, path: &str) -> Json<'a> {
+    pub fn at(self, path: &str) -> Json<'a> {
         match path.split_once('.') {
             Some(("metadata", rest)) => self.metadata.at(rest),
             Some(("spec", rest)) => self.spec.at(rest),
@@ -66,7 +85,8 @@ impl<'a> Printed<'a> {
         }
     }
 
-    pub(crate) fn spec(self) -> Json<'a> {
+    /// The spec.
+    pub fn spec(self) -> Json<'a> {
         self.spec
     }
 
@@ -80,19 +100,23 @@ impl<'a> Printed<'a> {
         self.name.string()
     }
 
-    pub(crate) fn annotation(self, name: &str) -> Json<'a> {
+    /// The value of an annotation.
+    pub fn annotation(self, name: &str) -> Json<'a> {
         self.metadata.get("annotations").get(name)
     }
 
-    pub(crate) fn is_being_deleted(self) -> bool {
+    /// Whether the object has a deletion timestamp.
+    pub fn is_being_deleted(self) -> bool {
         self.deleted.exists()
     }
 
-    pub(crate) fn age(self) -> String {
+    /// The time since the creation, as `kubectl` prints ages.
+    pub fn age(self) -> String {
         self.since(self.created)
     }
 
-    pub(crate) fn since(self, time: Json<'_>) -> String {
+    /// The time since `time`, as `kubectl` prints ages; `<unknown>` for an absent or invalid time.
+    pub fn since(self, time: Json<'_>) -> String {
         self.clock.age_or_unknown(time.time())
     }
 
@@ -108,5 +132,20 @@ pub static DEFAULT: Printer = Printer {
     cells: |object| vec![object.name().into(), object.created.string().into()],
 };
 
-pub(crate) static NAME_AND_AGE: Printer =
+/// The printer of a Scale of a built-in kind (`printScale`). The column of names has no format.
+pub static SCALE: Printer = Printer {
+    columns: &[
+        Column::text("Name", "The name of the object, unique among its kind in its namespace."),
+        workload::DESIRED,
+        Column::integer("Available", "How many pods there are."),
+        AGE,
+    ],
+    cells: |scale| {
+        let count = |replicas: Json<'_>| Cell::from(replicas.get("replicas").int().unwrap_or(0));
+        vec![scale.name().into(), count(scale.spec()), count(scale.status()), scale.age().into()]
+    },
+};
+
+/// The printer of kinds with the columns NAME and AGE only.
+pub static NAME_AND_AGE: Printer =
     Printer { columns: &[NAME, AGE], cells: |object| vec![object.name().into(), object.age().into()] };

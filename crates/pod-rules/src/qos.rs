@@ -18,7 +18,7 @@ pub fn quality_of_service(spec: Option<&Value>) -> &'static str {
             };
             let (request, limit) = (amount("requests"), amount("limits"));
             any |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
+            guaranteed &= limit.is_some() && (request.is_none() || are_equal(request, limit));
         }
     }
     match (any, guaranteed) {
@@ -26,6 +26,14 @@ pub fn quality_of_service(spec: Option<&Value>) -> &'static str {
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",
     }
+}
+
+/// Whether two amounts are the same, also in different forms such as `1Gi` and `1073741824`.
+fn are_equal(one: Option<&Value>, other: Option<&Value>) -> bool {
+    let nanos = |amount: Option<&Value>| {
+        amount.and_then(Value::as_str).and_then(|text| listwatch_meta::quantity::nanos(text).ok().flatten())
+    };
+    one == other || nanos(one).is_some_and(|amount| nanos(other) == Some(amount))
 }
 
 #[cfg(test)]
@@ -46,6 +54,9 @@ mod tests {
         let equal = json!({"limits": both("1"), "requests": both("1")});
         check_class(containers(json!([{"resources": equal}])), "Guaranteed");
         check_class(containers(json!([{"resources": {"limits": both("1")}}])), "Guaranteed");
+        let other_form =
+            json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1073741824"}});
+        check_class(containers(json!([{"resources": other_form}])), "Guaranteed");
         let less = json!({"limits": both("2"), "requests": both("1")});
         check_class(containers(json!([{"resources": less}])), "Burstable");
         check_class(containers(json!([{"resources": {"limits": both("1")}}, {}])), "Burstable");
