@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +28,9 @@ use tracing::{debug, warn};
 use crate::documents::{RemoteDocument, RemoteDocuments};
 use crate::identity::{identity_headers, remove_identity_headers};
 use crate::objects::{EndpointSlice, Service, ServiceObjects};
-use crate::resolve::{Address, ResolveError, resolve_cluster, resolve_endpoint};
+use crate::resolve::{Address, ResolveError};
 use crate::route::{RemoteRoute, Routes, api_service_name, decode_path, encode_path, encode_query, is_discovery};
+use crate::service_resolver::ServiceResolver;
 use crate::{ApiService, ServiceReference};
 
 /// The time limit of a request for a discovery document, from the dial to the last byte (`aggregatedDiscoveryTimeout`).
@@ -50,8 +51,17 @@ pub struct AggregatorOptions {
     pub proxy_certificate: Option<ClientCertificate>,
     /// Sends requests to a ready endpoint instead of the cluster address (`--enable-aggregator-routing`).
     pub endpoint_routing: bool,
+    /// The address of this server, which replaces that of the service `default/kubernetes`.
+    pub loopback: Option<SocketAddr>,
     /// Passes redirects of extension servers on to the client (`--aggregator-reject-forwarding-redirect=false`).
     pub pass_redirects: bool,
+}
+
+impl AggregatorOptions {
+    /// Creates the resolver of service references. Webhooks use the same addresses as the aggregator.
+    pub fn resolver(&self, objects: Arc<dyn ServiceObjects>) -> ServiceResolver {
+        ServiceResolver::new(objects).with_endpoint_routing(self.endpoint_routing).with_loopback(self.loopback)
+    }
 }
 
 /// A service and its slices, each with the error of a failed read.
@@ -75,7 +85,7 @@ pub struct Aggregator {
     proxy: Proxy,
     /// Sends probes and requests for documents, over connections that are separate from those of users' requests.
     pub(crate) probes: Proxy,
-    objects: Arc<dyn ServiceObjects>,
+    resolver: ServiceResolver,
     options: AggregatorOptions,
     routes: ArcSwap<Routes>,
     services: ArcSwap<Vec<ApiService>>,
@@ -104,7 +114,7 @@ impl Aggregator {
         Aggregator {
             proxy,
             probes: Proxy::new(limits),
-            objects,
+            resolver: options.resolver(objects),
             options,
             routes: ArcSwap::default(),
             services: ArcSwap::default(),
@@ -246,23 +256,17 @@ impl Aggregator {
     pub async fn resolve(&self, reference: &ServiceReference) -> Result<Address, ResolveError> {
         let ServiceReference { namespace, name, .. } = reference;
         let observed = self.targets.load().get(&(namespace.clone(), name.clone())).cloned();
-        let (service, slices) = match observed {
-            Some(observed) => observed,
-            None => self.read_target(namespace, name).await,
-        };
-        let service = service.map_err(ResolveError::Access)?;
-        let service = service.ok_or_else(|| ResolveError::ServiceNotFound(name.clone()))?;
-        if !self.options.endpoint_routing {
-            return resolve_cluster(&service, reference);
+        let Some((service, slices)) = observed else { return self.resolver.resolve(reference).await };
+        if let Some(address) = self.resolver.own_address(reference) {
+            return Ok(address);
         }
-        let slices = slices.map_err(ResolveError::Access)?;
-        resolve_endpoint(&service, &slices, reference, |count| rand::random_range(0..count))
+        self.resolver.address_of(service, slices.as_ref().map(|slices| &***slices).map_err(Clone::clone), reference)
     }
 
     /// Reads a service and its slices.
     pub(crate) async fn read_target(&self, namespace: &str, name: &str) -> Target {
-        let service = self.objects.service(namespace, name).await;
-        let slices = self.objects.endpoint_slices(namespace, name).await;
+        let service = self.resolver.objects.service(namespace, name).await;
+        let slices = self.resolver.objects.endpoint_slices(namespace, name).await;
         (service, slices.map(Arc::new))
     }
 

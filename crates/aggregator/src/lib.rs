@@ -12,7 +12,7 @@
 //! | forward a request | [`Aggregator::handle`] |
 //! | keep routes, conditions and documents up to date | [`Aggregator::run`] with [`ApiServiceObjects`] |
 //! | compute the condition `Available` | [`check_objects`], [`check_probes`], [`set_condition`] |
-//! | find the address of a service | [`resolve_cluster`], [`resolve_endpoint`] |
+//! | find the address of a service | [`ServiceResolver`], [`resolve_cluster`], [`resolve_endpoint`] |
 //! | merge documents | [`merge_aggregated`], [`api_group_list`], [`merge_v3_index`], [`merge_v2`] |
 //!
 //! Decisions are pure functions. [`Aggregator`] is the shell around them: it reads objects by [`ServiceObjects`] and
@@ -53,6 +53,7 @@ mod order;
 mod resolve;
 mod route;
 mod schedule;
+mod service_resolver;
 
 pub use crate::aggregator::{Aggregator, AggregatorOptions, RequestFacts};
 pub use crate::api_service::{ApiService, InvalidApiService, ServiceReference};
@@ -69,3 +70,4 @@ pub use crate::openapi::{V3Index, merge_v2, merge_v3_index, restrict_v2};
 pub use crate::order::sorted_by_group_and_version;
 pub use crate::resolve::{Address, ResolveError, resolve_cluster, resolve_endpoint};
 pub use crate::route::{RemoteRoute, api_service_name};
+pub use crate::service_resolver::{ServiceResolver, loopback_address};

@@ -5,29 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use listwatch_meta::go;
 use listwatch_proxy::{ClientCertificate, Proxy, TlsSettings, TlsSettingsError, Transport};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+use percent_encoding::percent_decode;
 
 use crate::ApiService;
 
 /// The name of the APIService of the core group, which includes all versions below `/api`.
 const LEGACY_NAME: &str = "v1.";
-
-/// The characters that are encoded in a path (Go's `shouldEscape` with `encodePath`).
-const PATH: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.')
-    .remove(b'~')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'+')
-    .remove(b',')
-    .remove(b'/')
-    .remove(b':')
-    .remove(b';')
-    .remove(b'=')
-    .remove(b'@');
 
 /// The name of the APIService that serves a path; `None` for every other path. The aggregator itself serves
 /// `/apis/<group>`.
@@ -74,7 +59,7 @@ pub(crate) fn decode_path(path: &str) -> Option<String> {
 
 /// Percent-encodes a path (Go's `URL.EscapedPath`).
 pub(crate) fn encode_path(path: &str) -> String {
-    percent_encode(path.as_bytes(), PATH).to_string()
+    go::escape_path(path)
 }
 
 /// Whether a path is the discovery document of a group version, which must arrive within 5 seconds

@@ -9,6 +9,7 @@ use listwatch_json::Map;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
+use crate::ca_bundle::ca_bundle_error;
 use crate::conversion::ConversionWebhook;
 
 /// The finalizer that keeps a definition until its objects are deleted (`CustomResourceCleanupFinalizer`).
@@ -65,6 +66,8 @@ pub struct Spec {
     pub scope: String,
     #[serde(default, deserialize_with = "or_default")]
     pub versions: Vec<Version>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub preserve_unknown_fields: bool,
     #[serde(default, deserialize_with = "or_default")]
     conversion: Conversion,
 }
@@ -236,6 +239,14 @@ impl Definition {
         })
     }
 
+    /// Whether the CA bundle of the conversion webhook cannot be parsed. Such a definition is not established.
+    pub fn has_invalid_ca_bundle(&self) -> bool {
+        let webhook = self.spec.conversion.webhook.as_ref();
+        let bundle =
+            webhook.and_then(|webhook| webhook.client_config.get("caBundle")).and_then(|bundle| bundle.as_str());
+        bundle.and_then(ca_bundle_error).is_some()
+    }
+
     /// The version in which objects are stored.
     pub fn storage_version(&self) -> Option<&Version> {
         self.spec.versions.iter().find(|version| version.storage)
@@ -275,6 +286,8 @@ mod tests {
         assert!(version.subresources.status.is_some());
         assert_eq!(version.subresources.scale.as_ref().unwrap().spec_replicas_path, ".spec.n");
         assert_eq!(definition.storage_prefix(), "example.com/widgets");
+        assert!(!definition.spec.preserve_unknown_fields);
+        assert!(Definition::parse(br#"{"spec":{"preserveUnknownFields":true}}"#).unwrap().spec.preserve_unknown_fields);
         assert!(Definition::parse(br#"{"spec":{"versions":"v1"}}"#).is_err());
         assert!(!Definition::parse(b"{}").unwrap().is_deleting());
     }

@@ -5,7 +5,9 @@
 //! |---|---|
 //! | [`CUSTOM_RESOURCE_DEFINITION`] | names, defaults, validation and deletion of definitions |
 //! | [`Definition`] | a definition without its schemas |
-//! | [`condition`], [`set_condition`], [`set_accepted`] | conditions and accepted names in a status |
+//! | [`condition`], [`set_condition`], [`remove_condition`], [`set_accepted`] | conditions and names in a status |
+//! | [`non_structural_condition`] | the condition of definitions with schemas that are not structural |
+//! | [`begin_storage_migration`], [`end_storage_migration`] | the status during and after a storage version migration |
 //! | [`ConversionWebhook`], [`ConversionBatch`] | conversion between versions by webhook: requests, checks of responses |
 //! | [`approval_condition`] | the condition of definitions in groups of the Kubernetes community |
 //!
@@ -32,10 +34,14 @@
 struct Readme;
 
 mod approval;
+mod ca_bundle;
 mod conversion;
 mod custom_resource_definition;
 mod definition;
+mod format_warnings;
+mod non_structural_schema;
 mod status;
+mod storage_migration;
 mod strategy;
 mod validation;
 
@@ -46,4 +52,6 @@ pub use conversion::{
 };
 pub use custom_resource_definition::CUSTOM_RESOURCE_DEFINITION;
 pub use definition::{Condition, Definition, FINALIZER, Names, PrinterColumn, Version};
-pub use status::{condition, set_accepted, set_condition};
+pub use non_structural_schema::{NON_STRUCTURAL_SCHEMA, non_structural_condition};
+pub use status::{condition, remove_condition, set_accepted, set_condition};
+pub use storage_migration::{begin_storage_migration, end_storage_migration};

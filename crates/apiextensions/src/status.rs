@@ -29,6 +29,14 @@ pub fn set_condition(definition: &mut Map, condition: &Condition, now: &str) {
     conditions::set(conditions, NewCondition { kind, status, reason, message }, now);
 }
 
+/// Removes the condition of the type `kind` from the status (`RemoveCRDCondition`).
+pub fn remove_condition(definition: &mut Map, kind: &str) {
+    if let Some(Value::Array(conditions)) = definition.get_mut("status").and_then(|status| status.get_mut("conditions"))
+    {
+        conditions.retain(|condition| condition.get("type").is_none_or(|present| present != kind));
+    }
+}
+
 /// Sets `status.acceptedNames`.
 pub fn set_accepted(definition: &mut Map, names: &Names) {
     let Names { plural, singular, short_names, kind, list_kind, categories } = names;
@@ -74,6 +82,15 @@ mod tests {
         assert_eq!(tree["status"]["conditions"][0]["message"], "b");
         set_condition(&mut tree, &condition("Established", true, "InitialNamesAccepted", "c"), "t3");
         assert_eq!(tree["status"]["conditions"][0]["lastTransitionTime"], "t3");
+    }
+
+    #[test]
+    fn only_the_condition_of_the_given_type_is_removed() {
+        let mut tree = Map::new();
+        remove_condition(&mut tree, "NonStructuralSchema");
+        tree.insert("status", json!({"conditions": [{"type": "NonStructuralSchema"}, {"type": "Established"}]}));
+        remove_condition(&mut tree, "NonStructuralSchema");
+        assert_eq!(tree["status"]["conditions"], json!([{"type": "Established"}]));
     }
 
     #[test]

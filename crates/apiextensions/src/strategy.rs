@@ -97,7 +97,8 @@ fn drop_nulls(members: &mut Map) {
     members.retain(|_, value| !value.is_null());
 }
 
-fn storage_version(definition: &Map) -> Option<String> {
+/// Returns the name of the version in which objects are stored.
+pub(crate) fn storage_version(definition: &Map) -> Option<String> {
     let versions = definition.get("spec")?.get("versions")?.as_array()?;
     let storage = versions.iter().find(|version| version.get("storage") == Some(&Value::Bool(true)))?;
     storage.get("name")?.as_str().map(str::to_owned)

@@ -3,21 +3,34 @@
 //! kube-apiserver validates its internal type, in which fields that are equal in all versions are fields of the spec.
 //! An error in the schema of a definition with one version therefore names `spec.validation.openAPIV3Schema`.
 //!
+//! An update does not apply the rules that became stricter since the stored definition was written, and that the stored
+//! definition violates ([`Relaxations`]).
+//!
 //! Source: `apiextensions-apiserver/pkg/apis/apiextensions/validation/validation.go`.
 
+use std::cell::OnceCell;
+use std::collections::HashSet;
+
 use listwatch_json::{Map, Value, json};
+use listwatch_kinds::validate_webhook_client_config;
 use listwatch_meta::FieldError;
 use listwatch_meta::selector::dns_1035_label_problems;
-use listwatch_schema::{CheckContext, Schema, check_printer_column, check_scale};
+use listwatch_schema::{CheckContext, Requirements, Schema, SchemaFeatures, check_printer_column, check_scale};
+use listwatch_validation::Errors;
 use listwatch_validation::names::dns_subdomain;
 
 use crate::approval::{self, Approval};
+use crate::ca_bundle::ca_bundle_error;
 use crate::definition::APPROVAL_ANNOTATION;
 
 /// Maximum size of a deprecation warning, in bytes.
 const WARNING_BYTES_MAX: usize = 256;
 /// The error for selectable fields of a version without a schema.
 const NO_SCHEMA: &str = "may only be set when `version.schema.openAPIV3Schema` is not included";
+/// The error for selectable fields that all versions share, if the versions do not share a schema.
+const NO_SHARED_SCHEMA: &str = "may only be set when validations.schema is included";
+/// The reason of the error for more selectable fields than the limit.
+const TOO_MANY: &str = "FieldValueTooMany";
 /// The versions of `ConversionReview` that upstream supports.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
@@ -51,6 +64,7 @@ pub(crate) fn validate_update(definition: &Map, old: &Map) -> Vec<FieldError> {
         immutable("scope", &|spec| text(spec, "scope").to_owned(), &mut errors);
         immutable("names.kind", &|spec| text(at(spec, "names"), "kind").to_owned(), &mut errors);
     }
+    check_ca_bundle(definition, old, &mut errors);
     immutable("group", &|spec| text(spec, "group").to_owned(), &mut errors);
     immutable("names.plural", &|spec| text(at(spec, "names"), "plural").to_owned(), &mut errors);
     check_rest(definition, Some(old), &mut errors);
@@ -112,6 +126,94 @@ fn check_label(path: &str, value: &str, prefix: &str, errors: &mut Vec<FieldErro
     }
 }
 
+/// Returns the `openAPIV3Schema` of a version.
+fn schema_of(version: &Value) -> Option<&Value> {
+    at(at(Some(version), "schema"), "openAPIV3Schema")
+}
+
+/// The rules that an update of a definition skips, because the stored definition violates them
+/// (`ValidateCustomResourceDefinitionUpdate`: "don't tighten validation on existing persisted data").
+struct Relaxations<'a> {
+    old: Option<&'a Value>,
+    /// Whether the new definition preserves unknown fields.
+    preserves: bool,
+    /// The features of the new schemas, if the new definition preserves unknown fields.
+    features: SchemaFeatures,
+    /// The rules for schemas. They are determined when the first new schema has an error, because the check of all
+    /// stored schemas costs as much as that of the new ones.
+    requirements: OnceCell<Requirements>,
+}
+
+impl<'a> Relaxations<'a> {
+    fn new(spec: Option<&Value>, old: Option<&'a Value>) -> Self {
+        let preserves = flag(spec, "preserveUnknownFields");
+        let mut features = SchemaFeatures::default();
+        for schema in list(spec, "versions").iter().filter_map(schema_of).filter(|_| preserves) {
+            let SchemaFeatures { defaults, extensions } = SchemaFeatures::of(schema);
+            features.defaults |= defaults;
+            features.extensions |= extensions;
+        }
+        Relaxations { old, preserves, features, requirements: OnceCell::new() }
+    }
+
+    /// Returns the rules for schemas.
+    fn requirements(&self) -> Requirements {
+        *self.requirements.get_or_init(|| {
+            let mut requirements = Requirements::ALL;
+            // Many versions have equal schemas, and the check of a schema costs more than its hash.
+            let schemas: HashSet<&Value> = list(self.old, "versions").iter().filter_map(schema_of).collect();
+            schemas.into_iter().for_each(|schema| requirements.relax_for(schema));
+            let SchemaFeatures { defaults, extensions } = self.features;
+            requirements.structural |= !self.preserves || defaults || extensions;
+            requirements
+        })
+    }
+
+    /// Whether the stored definition has a version without a schema (`requireOpenAPISchema`).
+    fn may_lack_schemas(&self) -> bool {
+        list(self.old, "versions").iter().any(|version| schema_of(version).is_none())
+    }
+
+    /// Whether no review version needs to be one that the server supports (`requireRecognizedConversionReviewVersion`).
+    fn may_have_unknown_review_versions(&self) -> bool {
+        let reviews = list(at(at(self.old, "conversion"), "webhook"), "conversionReviewVersions");
+        !reviews.is_empty() && !reviews.iter().any(is_known_review_version)
+    }
+
+    /// Whether the selectable fields of a version exceed the limit, but are those of the stored definition
+    /// (`findTooManySelectableFieldsAllowed`). Without a name, these are the fields that all versions share.
+    fn may_have_too_many_selectable_fields(&self, name: Option<&str>, fields: &[Value]) -> bool {
+        let versions = list(self.old, "versions");
+        let shares = SharedFields::of(versions).selectable;
+        let stored = match name {
+            None => versions.first().filter(|_| shares),
+            Some(name) => versions.iter().find(|version| text(Some(version), "name") == name).filter(|_| !shares),
+        };
+        stored.is_some_and(|stored| list(Some(stored), "selectableFields") == fields)
+    }
+}
+
+fn is_known_review_version(version: &Value) -> bool {
+    REVIEW_VERSIONS.iter().any(|known| version == known)
+}
+
+/// Checks that versions have schemas, and that a definition which preserves unknown fields has no defaults.
+fn check_presence(versions: &[Value], relaxations: &Relaxations<'_>, errors: &mut Vec<FieldError>) {
+    let may_lack = relaxations.may_lack_schemas();
+    for (position, version) in versions.iter().enumerate().filter(|(_, version)| schema_of(version).is_none()) {
+        let path = format!("spec.versions[{position}].schema.openAPIV3Schema");
+        if !may_lack {
+            errors.push(FieldError::required(path, ""));
+        } else if !relaxations.preserves && flag(Some(version), "served") {
+            errors.push(FieldError::required(path, "because otherwise all fields are pruned"));
+        }
+    }
+    if relaxations.features.defaults {
+        let detail = "must be false in order to use defaults in the schema";
+        errors.push(FieldError::invalid("spec.preserveUnknownFields", true, detail));
+    }
+}
+
 fn check_spec(spec: Option<&Value>, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     check_group(text(spec, "group"), errors);
     match text(spec, "scope") {
@@ -121,16 +223,9 @@ fn check_spec(spec: Option<&Value>, old: Option<&Value>, errors: &mut Vec<FieldE
     }
     let versions = list(spec, "versions");
     let shared = SharedFields::of(versions);
-    let schema_of = |version: &'_ Value| at(at(Some(version), "schema"), "openAPIV3Schema").cloned();
     let old_versions = list(old, "versions");
-    // An update can keep versions without a schema.
-    let lenient = old.is_some() && old_versions.iter().any(|version| schema_of(version).is_none());
-    for (position, version) in versions.iter().enumerate() {
-        if schema_of(version).is_none() && !lenient {
-            let path = format!("spec.versions[{position}].schema.openAPIV3Schema");
-            errors.push(FieldError::required(path, ""));
-        }
-    }
+    let relaxations = Relaxations::new(spec, old);
+    check_presence(versions, &relaxations, errors);
     let mut known: Vec<&str> = Vec::new();
     let mut unique = true;
     for (position, version) in versions.iter().enumerate() {
@@ -142,7 +237,7 @@ fn check_spec(spec: Option<&Value>, old: Option<&Value>, errors: &mut Vec<FieldE
         let unchanged = old_versions
             .iter()
             .any(|old| text(Some(old), "name") == name && old.get("schema") == version.get("schema"));
-        check_version(version, &path, &shared, unchanged, errors);
+        check_version(version, &path, &shared, unchanged, &relaxations, errors);
     }
     let shown = || go_list(versions, &shared);
     if !unique {
@@ -160,9 +255,28 @@ fn check_spec(spec: Option<&Value>, old: Option<&Value>, errors: &mut Vec<FieldE
     }
     check_names(names, "spec.names", errors);
     if let Some(first) = versions.first() {
-        check_shared(first, versions, &shared, old, errors);
+        check_shared(first, versions, &shared, &relaxations, errors);
     }
-    check_conversion(at(spec, "conversion"), flag(spec, "preserveUnknownFields"), errors);
+    check_conversion(at(spec, "conversion"), &relaxations, errors);
+}
+
+/// Validates the CA bundle of the conversion webhook in an update. An invalid one is allowed before the definition is
+/// established, and stays allowed (`allowInvalidCABundle`).
+fn check_ca_bundle(definition: &Map, old: &Map, errors: &mut Vec<FieldError>) {
+    let conversion = |definition: &Map| at(definition.get("spec"), "conversion").cloned();
+    let bundle = |conversion: &Option<Value>| {
+        let client = at(at(conversion.as_ref(), "webhook"), "clientConfig");
+        text(client, "caBundle").to_owned()
+    };
+    let new = conversion(definition);
+    if text(new.as_ref(), "strategy") != "Webhook" || !is_established(old) {
+        return;
+    }
+    let encoded = bundle(&new);
+    let Some(why) = ca_bundle_error(&encoded) else { return };
+    if ca_bundle_error(&bundle(&conversion(old))).is_none() {
+        errors.push(invalid("spec.conversion.webhookClientConfig.caBundle", &encoded, why));
+    }
 }
 
 fn check_group(group: &str, errors: &mut Vec<FieldError>) {
@@ -198,10 +312,18 @@ impl SharedFields {
     }
 }
 
-fn check_version(version: &Value, path: &str, shared: &SharedFields, unchanged: bool, errors: &mut Vec<FieldError>) {
+fn check_version(
+    version: &Value,
+    path: &str,
+    shared: &SharedFields,
+    unchanged: bool,
+    relaxations: &Relaxations<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     check_warning(version, &format!("{path}.deprecationWarning"), errors);
     if !shared.schema {
-        check_schema(version, &format!("{path}.schema"), has_status(version), unchanged, errors);
+        let path = format!("{path}.schema");
+        check_schema(version, &path, has_status(version), unchanged, relaxations, errors);
     }
     if !shared.subresources {
         check_subresources(at(Some(version), "subresources"), &format!("{path}.subresources"), errors);
@@ -216,7 +338,7 @@ fn check_version(version: &Value, path: &str, shared: &SharedFields, unchanged: 
         if shared.schema && !list(Some(version), "selectableFields").is_empty() {
             errors.push(invalid(&path, "", NO_SCHEMA));
         } else {
-            check_selectable(version, &path, errors);
+            check_selectable(version, &path, Some(text(Some(version), "name")), relaxations, errors);
         }
     }
 }
@@ -226,13 +348,14 @@ fn check_shared(
     first: &Value,
     versions: &[Value],
     shared: &SharedFields,
-    old: Option<&Value>,
+    relaxations: &Relaxations<'_>,
     errors: &mut Vec<FieldError>,
 ) {
     if shared.schema {
-        let unchanged = list(old, "versions").first().is_some_and(|old| old.get("schema") == first.get("schema"));
+        let old = list(relaxations.old, "versions").first();
+        let unchanged = old.is_some_and(|old| old.get("schema") == first.get("schema"));
         let status = versions.iter().any(has_status);
-        check_schema(first, "spec.validation", status, unchanged, errors);
+        check_schema(first, "spec.validation", status, unchanged, relaxations, errors);
     }
     if shared.subresources {
         check_subresources(at(Some(first), "subresources"), "spec.subresources", errors);
@@ -241,7 +364,13 @@ fn check_shared(
         check_columns(first, "spec.additionalPrinterColumns", errors);
     }
     if shared.selectable {
-        check_selectable(first, "spec.selectableFields", errors);
+        let path = "spec.selectableFields";
+        let has_schema = shared.schema && at(Some(first), "schema").is_some();
+        if !has_schema && !list(Some(first), "selectableFields").is_empty() {
+            errors.push(invalid(path, "", NO_SHARED_SCHEMA));
+        } else {
+            check_selectable(first, path, None, relaxations, errors);
+        }
     }
 }
 
@@ -249,10 +378,24 @@ fn has_status(version: &Value) -> bool {
     at(at(Some(version), "subresources"), "status").is_some()
 }
 
-fn check_schema(version: &Value, path: &str, status: bool, unchanged: bool, errors: &mut Vec<FieldError>) {
-    let Some(schema) = at(at(Some(version), "schema"), "openAPIV3Schema") else { return };
-    let context = CheckContext { at: path, status_subresource: status, unchanged };
-    match listwatch_schema::check(schema, context) {
+fn check_schema(
+    version: &Value,
+    path: &str,
+    status: bool,
+    unchanged: bool,
+    relaxations: &Relaxations<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let Some(schema) = schema_of(version) else { return };
+    let all = CheckContext { at: path, status_subresource: status, unchanged, requirements: Requirements::ALL };
+    let mut checked = listwatch_schema::check(schema, all);
+    if checked.as_ref().is_ok_and(|report| !report.errors.is_empty()) {
+        let requirements = relaxations.requirements();
+        if requirements != Requirements::ALL {
+            checked = listwatch_schema::check(schema, CheckContext { requirements, ..all });
+        }
+    }
+    match checked {
         Ok(checked) => errors.extend(checked.errors),
         Err(error) => errors.push(FieldError::invalid(format!("{path}.openAPIV3Schema"), "\"\"", error)),
     }
@@ -319,28 +462,41 @@ fn check_columns(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_selectable(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
+/// Validates selectable fields. `name` is the version whose fields they are, or `None` if all versions share them.
+fn check_selectable(
+    version: &Value,
+    path: &str,
+    name: Option<&str>,
+    relaxations: &Relaxations<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let fields = list(Some(version), "selectableFields");
     if fields.is_empty() {
         return;
     }
-    let Some(schema) = at(at(Some(version), "schema"), "openAPIV3Schema") else {
+    let Some(schema) = schema_of(version) else {
         errors.push(invalid(path, "", NO_SCHEMA));
         return;
     };
     // The validation of the schema reports a schema that cannot be parsed.
     let Ok(schema) = Schema::parse(schema) else { return };
     let json_paths: Vec<&str> = fields.iter().map(|field| text(Some(field), "jsonPath")).collect();
-    errors.extend(schema.check_selectable_fields(&json_paths, path));
+    let mut found = schema.check_selectable_fields(&json_paths, path);
+    if found.iter().any(|error| error.reason == TOO_MANY)
+        && relaxations.may_have_too_many_selectable_fields(name, fields)
+    {
+        found.retain(|error| error.reason != TOO_MANY);
+    }
+    errors.extend(found);
 }
 
-fn check_conversion(conversion: Option<&Value>, preserves: bool, errors: &mut Vec<FieldError>) {
+fn check_conversion(conversion: Option<&Value>, relaxations: &Relaxations<'_>, errors: &mut Vec<FieldError>) {
     let strategy = text(conversion, "strategy");
     if conversion.is_none() {
         return;
     }
     let path = "spec.conversion";
-    if strategy != "None" && preserves {
+    if strategy != "None" && relaxations.preserves {
         let detail = "must be None if spec.preserveUnknownFields is true";
         errors.push(invalid("spec.conversion.strategy", strategy, detail));
     }
@@ -363,26 +519,37 @@ fn check_conversion(conversion: Option<&Value>, preserves: bool, errors: &mut Ve
         return;
     }
     let path_of_client = format!("{path}.webhookClientConfig");
-    match client {
+    match client.and_then(Value::as_object) {
         None => errors.push(FieldError::required(path_of_client, "required when strategy is set to Webhook")),
         Some(client) => {
-            let (url, service) = (at(Some(client), "url"), at(Some(client), "service"));
-            if url.is_some() == service.is_some() {
-                errors.push(FieldError::required(path_of_client, "exactly one of url or service is required"));
-            } else if let Some(service) = service {
-                for name in ["name", "namespace"] {
-                    if text(Some(service), name).is_empty() {
-                        let text = format!("service {name} is required");
-                        errors.push(FieldError::required(format!("{path_of_client}.service.{name}"), text));
-                    }
-                }
-            }
+            let mut found = Errors::default();
+            validate_webhook_client_config(client, &path_of_client, &mut found);
+            errors.extend(found.drain(..));
         }
     }
-    let path = format!("{path}.conversionReviewVersions");
+    let may_be_unknown = relaxations.may_have_unknown_review_versions();
+    check_review_versions(reviews, &format!("{path}.conversionReviewVersions"), may_be_unknown, errors);
+}
+
+fn check_review_versions(reviews: &[Value], path: &str, may_be_unknown: bool, errors: &mut Vec<FieldError>) {
     if reviews.is_empty() {
-        errors.push(FieldError::required(path.clone(), ""));
-    } else if !reviews.iter().any(|version| REVIEW_VERSIONS.iter().any(|known| version == known)) {
+        errors.push(FieldError::required(path, ""));
+        return;
+    }
+    let mut known = may_be_unknown;
+    let mut seen = HashSet::new();
+    for (position, version) in reviews.iter().enumerate() {
+        known |= is_known_review_version(version);
+        let version = version.as_str().unwrap_or_default();
+        let path = format!("{path}[{position}]");
+        if !seen.insert(version) {
+            errors.push(invalid(&path, version, "duplicate version"));
+            continue;
+        }
+        let problems = dns_1035_label_problems(version);
+        errors.extend(problems.into_iter().map(|problem| invalid(&path, version, problem)));
+    }
+    if !known {
         let shown = serde_json::to_string(reviews).unwrap_or_default();
         let detail = format!("must include at least one of {}", REVIEW_VERSIONS.join(", "));
         errors.push(FieldError::invalid(path, shown, detail));

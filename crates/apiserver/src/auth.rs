@@ -1,18 +1,20 @@
 //! Authentication and authorization: [`Auth`] is a setting of a server, [`Access`] contains the authenticators and
 //! authorizers.
 //!
-//! The order of authenticators is: front proxies, client certificates, service account tokens, bootstrap tokens, the
-//! authenticators of the builder, token issuers, [`Auth`], the token webhook. The authorizers of the builder decide
-//! first, then the modes of the builder or [`KnownUserAuthorizer`].
+//! The order of authenticators is: the token of the server itself, front proxies, client certificates, service account
+//! tokens, bootstrap tokens, the authenticators of the builder, token issuers, [`Auth`], the token webhook. The
+//! authorizers of the builder decide first, then the modes of the builder or [`KnownUserAuthorizer`].
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use listwatch_access::node::{NodeAuthorizer, NodeState};
 use listwatch_access::rbac::{RbacAuthorizer, RbacState};
 use listwatch_access::{
     AbacAuthorizer, AdminToken, AlwaysAllow, AlwaysDeny, Authenticator, AuthenticatorChain, Authorizer,
     AuthorizerChain, BootstrapTokenAuthenticator, ClientCertificateAuthenticator, EveryoneIsAdmin,
-    FrontProxyAuthenticator, KnownUserAuthorizer, PrivilegedGroups, ServiceAccountTokenAuthenticator,
+    FrontProxyAuthenticator, KnownUserAuthorizer, LoopbackToken, PrivilegedGroups, ServiceAccountTokenAuthenticator,
 };
 use listwatch_controllers::nodes;
 use listwatch_meta::user::SYSTEM_MASTERS;
@@ -22,8 +24,9 @@ use listwatch_registry::TokenObjects;
 /// The authentication of the administrator's requests.
 #[derive(Clone, Default)]
 pub enum Auth {
-    /// All requests run as the administrator, except requests with the token of a service account. For servers in a
-    /// test process.
+    /// All requests run as the administrator, except requests with a credential that another authenticator accepts or
+    /// rejects, such as the token of a service account, and requests with a malformed token. For servers in a test
+    /// process.
     #[default]
     Open,
     /// The administrator's bearer token. Requests need this token or the token of a service account; other requests
@@ -102,8 +105,16 @@ pub(crate) struct Access {
     pub(crate) front_proxy: Option<Arc<FrontProxyAuthenticator>>,
 }
 
+/// Creates the credential with which a server calls itself: a random token of 256 bits that only this process has, and
+/// a random UID.
+pub(crate) fn loopback_token() -> LoopbackToken {
+    LoopbackToken::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>()), uuid::Uuid::new_v4().to_string())
+}
+
 /// The authenticators from the settings of a server.
 pub(crate) struct ConfiguredAuthenticators {
+    /// The credential with which the server calls itself.
+    pub(crate) loopback: Arc<LoopbackToken>,
     pub(crate) front_proxy: Option<Arc<FrontProxyAuthenticator>>,
     pub(crate) client_certificates: Option<Arc<ClientCertificateAuthenticator>>,
     /// Whether bootstrap tokens are accepted.
@@ -124,6 +135,7 @@ impl Access {
         authorizers: AuthorizerChain,
     ) -> Self {
         let ConfiguredAuthenticators {
+            loopback,
             front_proxy,
             client_certificates,
             bootstrap_tokens,
@@ -132,7 +144,7 @@ impl Access {
             token_webhook,
         } = configured;
         let service_accounts = ServiceAccountTokenAuthenticator::new(TokenObjects::new(Arc::clone(backend)));
-        let chain = AuthenticatorChain::new();
+        let chain = AuthenticatorChain::new().with_shared(loopback);
         let chain = match front_proxy.clone() {
             Some(front_proxy) => chain.with_shared(front_proxy),
             None => chain,
@@ -151,7 +163,7 @@ impl Access {
             Auth::Open => chain.with(EveryoneIsAdmin::new()),
             Auth::Token(token) => chain.with(AdminToken::new(token)),
         };
-        // The webhook sees no token that this server knows.
+        // The webhook sees no token that another authenticator accepts.
         let authenticators = token_webhook.into_iter().fold(chain, AuthenticatorChain::with_shared);
         Access { authenticators, authorizers, front_proxy }
     }

@@ -1,10 +1,15 @@
 //! [`Builder`]: the settings of a server, and the start of the server.
 
+mod command_line;
 mod error;
+mod in_process;
 mod initial_objects;
+mod maintenance;
 mod optional_controllers;
+mod service_repairs;
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -19,16 +24,17 @@ use listwatch_access::{
     IssuerDocuments, JWKS_PATH, ServiceAccountTokenOptions,
 };
 use listwatch_admission::{
-    AdmissionChain, AdmissionConfiguration, AdmissionPlugins, MutatingAdmission, RbacEscalation, ValidatingAdmission,
+    AdmissionChain, AdmissionConfiguration, AdmissionPlugins, CreateAuthorization, MutatingAdmission, RbacEscalation,
+    ResourceClaimAuthorization, ValidatingAdmission,
 };
 use listwatch_aggregator::AggregatorOptions;
 use listwatch_cacher::Limits;
 use listwatch_controllers::bootstrap::{self, Bootstrap, RequestHeader};
 use listwatch_controllers::flow_control::FlowConfiguration;
-use listwatch_controllers::node_ports::NodePortController;
 use listwatch_controllers::policies::{self, CachedParams, Policies};
 use listwatch_controllers::webhooks::{self, AdmissionWebhooks, CachedServices};
-use listwatch_controllers::{Controllers, definitions, flow_control, namespaces, nodes, rbac};
+use listwatch_controllers::{Controllers, definitions, flow_control, legacy_tokens, namespaces, nodes, rbac};
+use listwatch_discovery::ServedZpages;
 use listwatch_json::Value;
 use listwatch_outbound::Client;
 use listwatch_policy_admission::{
@@ -44,23 +50,24 @@ use listwatch_webhook_admission::{
     HttpsCaller, MutatingAdmissionWebhook, ValidatingAdmissionWebhook, WebhookCaller, WebhookHandler, WebhookMetrics,
 };
 use listwatch_write::{ServiceRanges, Writer};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 pub use self::error::BuildError;
-use self::initial_objects::{prepare_flow_control, prepare_rbac};
+use self::initial_objects::{finish, prepare_flow_control, spawn_roles};
+use self::maintenance::{drop_recent_objects, run_cleanups};
 use crate::aggregation::Aggregation;
 use crate::audit::{AuditOptions, Auditor};
 use crate::auth::{
     Access, AnonymousAuth, Auth, AuthorizationMode, AuthorizerStates, ConfiguredAuthenticators, authorizers,
+    loopback_token,
 };
 use crate::compute::Compute;
 use crate::connections::{Connections, KubeletOptions};
-use crate::filters::authorization::CreateAuthorization;
 use crate::filters::request_deadline::REQUEST_TIMEOUT;
 use crate::flow_control::{Fairness, FlowControl, READS_IN_FLIGHT_MAX, WRITES_IN_FLIGHT_MAX};
 use crate::handlers::websocket::WEBSOCKETS_MAX;
 use crate::metrics::Metrics;
-use crate::presence::Presence;
 use crate::request::body_budget::{BODIES_BYTES_MAX, BodyBudget};
 use crate::response::caches::{ENCODING_CACHE_BYTES_MAX, ResponseCaches};
 use crate::response::request_drain::RequestDrain;
@@ -71,6 +78,7 @@ use crate::store_health::StoreHealth;
 #[cfg(feature = "serve")]
 use crate::transport::HTTP2_STREAMS_MAX;
 use crate::webhook_client::{IssuerClient, REVIEW_TIMEOUT, WebhookClient, prepare};
+use listwatch_controllers::presence::Presence;
 
 /// The minimum duration of a watch without `timeoutSeconds`; the maximum is twice this value (`--min-request-timeout`).
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -102,6 +110,7 @@ pub struct Builder {
     strict_transport_security: Option<String>,
     constrained_impersonation: bool,
     goaway_chance: f64,
+    metrics_reset: bool,
     watch_termination_grace_period: Duration,
     builtin: BuiltinOptions,
     advertise_address: Option<IpAddr>,
@@ -133,6 +142,8 @@ pub struct Builder {
     token_webhook: Option<Arc<dyn Authenticator>>,
     token_issuers: Vec<JwtIssuer>,
     anonymous_paths: Vec<String>,
+    flags: BTreeMap<String, String>,
+    zpages: ServedZpages,
 }
 
 impl std::fmt::Debug for Builder {
@@ -166,6 +177,7 @@ impl ApiServer {
             strict_transport_security: None,
             constrained_impersonation: true,
             goaway_chance: 0.0,
+            metrics_reset: true,
             watch_termination_grace_period: WATCH_TERMINATION_GRACE_PERIOD,
             builtin: BuiltinOptions::default(),
             advertise_address: None,
@@ -196,6 +208,8 @@ impl ApiServer {
             token_webhook: None,
             token_issuers: Vec::new(),
             anonymous_paths: Vec::new(),
+            flags: BTreeMap::new(),
+            zpages: ServedZpages::default(),
             controllers: Controllers::default(),
         }
     }
@@ -225,7 +239,8 @@ impl Builder {
     }
 
     /// Adds an authenticator. Authenticators are asked in the order of the calls; [`Builder::auth`] is asked last. The
-    /// authenticator never receives the token of a service account. docs/extending.md has an example.
+    /// authenticator also receives service account tokens that this server rejected, so it must verify every token.
+    /// docs/extending.md has an example.
     #[must_use]
     pub fn authenticator(mut self, authenticator: impl Authenticator + 'static) -> Self {
         self.authenticators.push(Arc::new(authenticator));
@@ -377,6 +392,14 @@ impl Builder {
         self
     }
 
+    /// Whether DELETE of `/metrics` and of `/metrics/slis` resets the metrics, as with `--profiling` of kube-apiserver.
+    /// Otherwise, DELETE returns the metrics, as GET does. Default: yes.
+    #[must_use]
+    pub fn metrics_reset(mut self, on: bool) -> Self {
+        self.metrics_reset = on;
+        self
+    }
+
     /// The maximum time over which [`ApiServer::shutdown`] spreads the ends of open watches
     /// (`--shutdown-watch-termination-grace-period`). At least 200 watches end per second. Default: five seconds.
     #[must_use]
@@ -487,6 +510,15 @@ impl Builder {
         self
     }
 
+    /// The address of port 443 of the service `default/kubernetes` for calls of this server, instead of the addresses in
+    /// the objects of the service. The aggregator uses this address for APIServices. The calls of webhooks use it only
+    /// without a listener; `ApiServer::serve` replaces it by the address of its listener. Default: none.
+    #[must_use]
+    pub fn loopback_address(mut self, address: SocketAddr) -> Self {
+        self.aggregation.loopback = Some(address);
+        self
+    }
+
     /// The target port of the service `default/kubernetes`. Default: 6443.
     #[must_use]
     pub fn secure_port(mut self, port: u16) -> Self {
@@ -518,8 +550,9 @@ impl Builder {
         self
     }
 
-    /// Sends requests for extension servers to a ready endpoint of the service instead of the cluster address. Default:
-    /// off.
+    /// Sends requests for extension servers and webhooks to a ready endpoint of the service instead of the cluster
+    /// address (`--enable-aggregator-routing`). Cluster addresses need a route on this host, such as that of kube-proxy.
+    /// Default: off.
     #[must_use]
     pub fn aggregator_routing(mut self, on: bool) -> Self {
         self.aggregation.endpoint_routing = on;
@@ -617,46 +650,6 @@ impl Builder {
         self
     }
 
-    /// Adds a mutating admission plugin after the built-in ones.
-    #[must_use]
-    pub fn mutating_admission(mut self, plugin: impl MutatingAdmission + 'static) -> Self {
-        self.mutating_admission.push(Arc::new(plugin));
-        self
-    }
-
-    /// Adds a validating admission plugin after the built-in ones.
-    #[must_use]
-    pub fn validating_admission(mut self, plugin: impl ValidatingAdmission + 'static) -> Self {
-        self.validating_admission.push(Arc::new(plugin));
-        self
-    }
-
-    /// Adds mutating webhooks that a function in this process implements. `configuration` is a
-    /// MutatingWebhookConfiguration without `clientConfig`. The server does not store the configuration. All webhooks
-    /// are called in the order of the names of their configurations. docs/extending.md has an example.
-    #[must_use]
-    pub fn mutating_webhook(mut self, configuration: Value, handler: impl WebhookHandler + 'static) -> Self {
-        self.mutating_webhooks.push((configuration, Arc::new(handler)));
-        self
-    }
-
-    /// Adds validating webhooks that a function in this process implements. `configuration` is a
-    /// ValidatingWebhookConfiguration without `clientConfig`, which the server does not store.
-    #[must_use]
-    pub fn validating_webhook(mut self, configuration: Value, handler: impl WebhookHandler + 'static) -> Self {
-        self.validating_webhooks.push((configuration, Arc::new(handler)));
-        self
-    }
-
-    /// Adds a function in this process that converts between the versions of a custom resource. The function replaces
-    /// the webhook if the definition `name`, e.g. `widgets.example.com`, has the conversion strategy `Webhook`.
-    /// docs/extending.md has an example.
-    #[must_use]
-    pub fn converter(mut self, name: impl Into<String>, handler: impl ConversionHandler + 'static) -> Self {
-        self.converters.push((name.into(), Arc::new(handler)));
-        self
-    }
-
     /// Builds the server on the current tokio runtime: creates the objects that every cluster has and starts the
     /// built-in controllers.
     ///
@@ -666,6 +659,11 @@ impl Builder {
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn build(self) -> Result<ApiServer, BuildError> {
+        // On the heap, so that the futures of callers stay small.
+        Box::pin(self.start()).await
+    }
+
+    async fn start(self) -> Result<ApiServer, BuildError> {
         let strict_transport_security = self.strict_transport_security.as_deref().map(HeaderValue::from_str);
         let strict_transport_security = strict_transport_security
             .transpose()
@@ -697,11 +695,13 @@ impl Builder {
         let states = AuthorizerStates::of_modes(modes, self.authorization_webhooks, self.abac_policies);
         let authorizers = authorizers(self.authorizers, modes, &states);
         let AuthorizerStates { rbac: rbac_state, node: node_state, webhooks: _, abac: _ } = states;
+        let enforces_rbac = rbac_state.is_some();
         let plugins = self.admission_plugins;
         let mut admission = AdmissionChain::new(&plugins, &self.admission_configuration, Some(&authorizers));
         self.mutating_admission.into_iter().for_each(|plugin| admission.add_mutating(plugin));
         self.validating_admission.into_iter().for_each(|plugin| admission.add_validating(plugin));
-        admission.add_validating(Arc::new(CreateAuthorization(authorizers.clone())));
+        admission.add_validating(Arc::new(CreateAuthorization::new(authorizers.clone())));
+        admission.add_validating(Arc::new(ResourceClaimAuthorization::new(authorizers.clone())));
         if let Some(state) = &rbac_state {
             admission.add_validating(Arc::new(RbacEscalation::new(authorizers.clone(), Arc::clone(state))));
         }
@@ -717,8 +717,9 @@ impl Builder {
         let (policies, policy_metrics) = (Policies::default(), Arc::<PolicyMetrics>::default());
         let params: Arc<dyn ParamReader> = Arc::new(CachedParams::new(Arc::clone(&backend)));
         admission.add_validating(Arc::new(ParamAccess::new(authorizers.clone(), Arc::clone(&params))));
-        let services = Arc::new(CachedServices::new(&backend));
-        let caller: Arc<dyn WebhookCaller> = Arc::new(HttpsCaller::new(services));
+        let services = self.aggregation.resolver(Arc::new(CachedServices::new(&backend)));
+        let webhook_caller = Arc::new(HttpsCaller::new(services));
+        let caller: Arc<dyn WebhookCaller> = Arc::<HttpsCaller>::clone(&webhook_caller);
         backend.conversion().set_caller(Arc::clone(&caller));
         for (definition, handler) in self.converters {
             backend.conversion().set_handler(definition, handler);
@@ -733,12 +734,8 @@ impl Builder {
         }
         let (hooks, metrics) = (Arc::clone(&webhooks.mutating), Arc::clone(&webhook_metrics));
         if plugins.is_enabled("MutatingAdmissionWebhook") {
-            admission.add_mutating(Arc::new(MutatingAdmissionWebhook::new(
-                hooks,
-                Arc::clone(&caller),
-                metrics,
-                authorizers.clone(),
-            )));
+            let plugin = MutatingAdmissionWebhook::new(hooks, Arc::clone(&caller), metrics, authorizers.clone());
+            admission.add_mutating(Arc::new(plugin));
         }
         if plugins.is_enabled("ValidatingAdmissionPolicy") {
             admission.add_validating(Arc::new(ValidatingAdmissionPolicy::new(
@@ -750,17 +747,13 @@ impl Builder {
         }
         let (hooks, metrics) = (Arc::clone(&webhooks.validating), Arc::clone(&webhook_metrics));
         if plugins.is_enabled("ValidatingAdmissionWebhook") {
-            admission.add_validating(Arc::new(ValidatingAdmissionWebhook::new(
-                hooks,
-                caller,
-                metrics,
-                authorizers.clone(),
-            )));
+            let plugin = ValidatingAdmissionWebhook::new(hooks, caller, metrics, authorizers.clone());
+            admission.add_validating(Arc::new(plugin));
         }
         let writer = Arc::new(
             Writer::new(Arc::clone(&backend), admission)
                 .with_service_ranges(self.service_ranges)
-                .with_enforced_rbac(rbac_state.is_some())
+                .with_enforced_rbac(enforces_rbac)
                 .with_enforced_plugins(plugins)
                 .with_enforced_flow_control(self.priority_and_fairness),
         );
@@ -771,15 +764,16 @@ impl Builder {
             request_header: self.request_header.clone(),
             secure_port: self.secure_port,
         };
+        let roles = spawn_roles(&writer, rbac_state.as_ref(), self.controllers);
+        let repairs = service_repairs::start(&writer).await?;
         let mut bootstrap = Bootstrap::new(Arc::clone(&writer), settings);
         bootstrap.sync().await;
-        let mut node_ports = NodePortController::new(Arc::clone(&writer));
-        let next_repair = node_ports.sync().await;
-        if let Some(state) = &rbac_state {
-            prepare_rbac(&writer, state, self.controllers).await.map_err(|status| BuildError::Rbac(status.message))?;
-        }
-        webhooks::load(&writer, &webhooks).await.map_err(|status| BuildError::Webhooks(status.message))?;
-        policies::load(&writer, &policies).await.map_err(|status| BuildError::Policies(status.message))?;
+        // Before webhooks and policies are known: one that needs this server must not keep it from starting.
+        finish(roles).await.map_err(|status| BuildError::Rbac(status.message))?;
+        let (loaded_webhooks, loaded_policies) =
+            tokio::join!(webhooks::load(&writer, &webhooks), policies::load(&writer, &policies));
+        loaded_webhooks.map_err(|status| BuildError::Webhooks(status.message))?;
+        loaded_policies.map_err(|status| BuildError::Policies(status.message))?;
         let (reads, writes) = self.requests_in_flight_max;
         let fairness = self.priority_and_fairness.then(|| Fairness::new(reads.saturating_add(writes)));
         if let Some(fairness) = &fairness {
@@ -792,15 +786,18 @@ impl Builder {
         // Every server runs the controllers of definitions and of the objects that every cluster has. The others are
         // optional.
         let definitions_task = tokio::spawn(definitions::run(Arc::clone(&writer)));
-        let mut others = vec![tokio::spawn(bootstrap.run()), tokio::spawn(node_ports.run(next_repair))];
+        let mut others = repairs.spawn(&writer);
+        others.push(tokio::spawn(bootstrap.run()));
         others.push(tokio::spawn(webhooks::follow(Arc::clone(&writer), webhooks)));
+        others.push(tokio::spawn(legacy_tokens::run(Arc::clone(&writer))));
         others.push(tokio::spawn(policies::follow(Arc::clone(&writer), policies)));
         if self.cache_bytes_max.is_some() {
             others.push(spawn_cache_budget(&backend));
         }
         others.push(tokio::spawn(self.caches.clone().sweep()));
         others.push(tokio::spawn(drop_recent_objects(Arc::clone(&writer))));
-        others.extend(optional_controllers::spawn(self.controllers, &writer, self.root_ca));
+        let cleanups = Mutex::new(Some(tokio::spawn(run_cleanups(Arc::clone(&writer)))));
+        others.extend(optional_controllers::spawn(self.controllers, &writer, self.root_ca).await);
         if let Some(state) = rbac_state {
             others.push(tokio::spawn(rbac::follow(Arc::clone(&writer), state)));
             if self.controllers.clusterrole_aggregation {
@@ -817,7 +814,9 @@ impl Builder {
             others.push(tokio::spawn(nodes::follow(Arc::clone(&writer), state)));
         }
         let store_health = StoreHealth::new(Arc::clone(backend.storage()));
+        let loopback_token = Arc::new(loopback_token());
         let configured = ConfiguredAuthenticators {
+            loopback: Arc::clone(&loopback_token),
             front_proxy: self.front_proxy,
             client_certificates: self.client_certificates,
             bootstrap_tokens: self.bootstrap_tokens,
@@ -838,9 +837,15 @@ impl Builder {
             writer,
             documents,
             access: Arc::new(access),
+            enforces_rbac,
+            stored_form: self.stored_form,
             audit,
             #[cfg(feature = "serve")]
             auth: self.auth,
+            #[cfg(feature = "serve")]
+            loopback_token,
+            #[cfg(feature = "serve")]
+            webhook_caller,
             anonymous_auth: self.anonymous_auth,
             anonymous_paths: self.anonymous_paths,
             min_request_timeout: self.min_request_timeout,
@@ -849,6 +854,7 @@ impl Builder {
             strict_transport_security,
             constrained_impersonation: self.constrained_impersonation,
             goaway_chance: self.goaway_chance,
+            metrics_reset: self.metrics_reset,
             flow_control,
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
             caches: self.caches,
@@ -863,20 +869,13 @@ impl Builder {
             cbor: self.cbor,
             stopping: AtomicBool::new(false),
             unready: AtomicBool::new(false),
+            unfilled_caches: Mutex::default(),
+            started: time::OffsetDateTime::now_utc(),
+            flags: self.flags,
+            zpages: self.zpages,
             request_drain: RequestDrain::default(),
             watch_drain: Arc::new(WatchDrain::new(self.watch_termination_grace_period)),
-            tasks: BackgroundTasks { definitions: definitions_task, others },
+            tasks: BackgroundTasks { definitions: definitions_task, others, cleanups },
         }))
-    }
-}
-
-/// Drops the trees of objects that were not written for 30 s. Writes do this, too, but a server may have none.
-async fn drop_recent_objects(writer: Arc<Writer>) {
-    const INTERVAL: Duration = Duration::from_secs(30);
-    loop {
-        tokio::time::sleep(INTERVAL).await;
-        while writer.drop_recent_objects() {
-            tokio::task::yield_now().await;
-        }
     }
 }

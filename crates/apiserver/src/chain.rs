@@ -28,6 +28,7 @@ use std::time::SystemTime;
 use http::header::STRICT_TRANSPORT_SECURITY;
 use http::request::Parts;
 use http::{HeaderValue, Response};
+use listwatch_access::AuthenticationRecorder;
 use listwatch_wire::query::Query;
 use tokio::time::Instant;
 
@@ -103,22 +104,28 @@ async fn serve_with_info<B: RequestBody>(
     let served = async {
         let deadline = RequestDeadline::new(&info, &query, Instant::now(), shared.request_timeout)?;
         let admit = async {
+            let recorder = AuthenticationRecorder::default();
             let sender = authentication::authenticate(
                 &shared.access.authenticators,
+                shared.backend.tokens().options().audiences(),
                 (shared.anonymous_auth, &shared.anonymous_paths),
                 parts,
                 &info,
                 unix_seconds(),
+                &recorder,
             )
             .await;
+            let recorded = recorder.take();
+            warnings.add(recorded.warnings.into_iter().map(str::to_owned));
             let sender = match sender {
                 Ok(sender) => sender,
                 Err(status) => {
-                    audit.authentication_failed(parts, &info, &query, &status).await;
+                    audit.authentication_failed(parts, &info, &query, &status, recorded.annotations).await;
                     return Err(status.into());
                 }
             };
-            audit.begin(parts, &info, &sender.user).await?;
+            let is_loopback = recorded.is_loopback;
+            audit.begin(parts, &info, &sender.user, recorded.annotations).await?;
             let audited = audit.audited();
             preferences.set_audited(audited);
             is_authenticated = sender.is_authenticated;
@@ -129,13 +136,13 @@ async fn serve_with_info<B: RequestBody>(
                 impersonation::impersonate(authorizers, constrained, &info, &parts.headers, sender.user, audited)
                     .await?;
             classification = shared.flow_control.classify(&info, &user);
-            let deadline = deadline.at();
-            let flow = FlowRequest { info: &info, user: &user, query: &query, backend: &shared.backend, deadline };
+            let (backend, deadline) = (&*shared.backend, deadline.at());
+            let flow = FlowRequest { info: &info, user: &user, is_loopback, query: &query, backend, deadline };
             let admission = shared.flow_control.admit(classification.clone(), flow).await?;
             authorization::authorize(authorizers, &info, &user, parts, audited).await?;
-            Ok::<_, Rejection>((user, requester, admission))
+            Ok::<_, Rejection>((user, requester, is_loopback, admission))
         };
-        let (user, requester, mut admission) = deadline.enforce(pin!(admit)).await?;
+        let (user, requester, is_loopback, mut admission) = deadline.enforce(pin!(admit)).await?;
         let request = RequestContext {
             shared,
             parts,
@@ -144,6 +151,7 @@ async fn serve_with_info<B: RequestBody>(
             preferences: &preferences,
             user: &user,
             requester: &requester.username,
+            is_loopback,
             deadline,
             audit_id,
         };
@@ -255,6 +263,73 @@ mod tests {
         assert_eq!(answer["status"]["user"]["username"], "bob", "{answer}");
     }
 
+    /// Allows the user `bob` everything but the synthetic subresources of ResourceClaims.
+    struct NoBindings;
+
+    impl Authorizer for NoBindings {
+        fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+            let is_synthetic = matches!(attributes.subresource, "binding" | "driver");
+            MaybeFuture::ready(match &*attributes.user.username {
+                "bob" if !is_synthetic => Authorization::allow("rule 1"),
+                _ => Authorization::no_opinion(),
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn claim_writes_require_the_namespace_label_and_the_granular_permissions() {
+        let auth = Auth::Token("secret".to_owned());
+        let server = ApiServer::builder().auth(auth).authenticator(Bob).authorizer(NoBindings).build().await.unwrap();
+        let send = async |token: &str, line: &str, body: Value| {
+            let (method, path) = line.split_once(' ').unwrap();
+            let media_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+            let request = Request::builder().method(method).uri(path).header("content-type", media_type);
+            let request = request.header("authorization", format!("Bearer {token}"));
+            let response =
+                server.service().handle(request.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await;
+            let code = response.status().as_u16();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            let answer = serde_json::from_slice::<Value>(&bytes).unwrap_or_default();
+            (code, answer["message"].as_str().unwrap_or_default().to_owned())
+        };
+        let claim = |name: &str, admin: bool| {
+            json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [
+                {"name": "b", "exactly": {"deviceClassName": "x", "adminAccess": admin}}]}}})
+        };
+        let claims = "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims";
+        let (post, status) = (format!("POST {claims}"), |method: &str| format!("{method} {claims}/c/status"));
+        let allocation = json!({"metadata": {"name": "c"}, "status": {"allocation": {"devices": {"results": [
+            {"request": "b", "driver": "d.example.com", "pool": "p", "device": "d"}]}}}});
+        let label = "spec.devices.requests[0].adminAccess: Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label";
+        let namespace = json!({"metadata": {"name": "a"}});
+        let labeled = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
+        for (token, line, body, code, message) in [
+            ("secret", "POST /api/v1/namespaces".to_owned(), namespace, 201, ""),
+            ("secret", post.clone(), claim("c", false), 201, ""),
+            ("secret", post.clone(), claim("d", true), 422, label),
+            ("secret", "PATCH /api/v1/namespaces/a".to_owned(), labeled, 200, ""),
+            ("bobs", post, claim("d", true), 201, ""),
+            (
+                "bobs",
+                status("PUT"),
+                allocation.clone(),
+                422,
+                "verb=\"update\" permission: resourceclaims.resource.k8s.io is forbidden",
+            ),
+            (
+                "bobs",
+                status("PATCH"),
+                allocation.clone(),
+                422,
+                "verb=\"patch\" permission: resourceclaims.resource.k8s.io is forbidden",
+            ),
+            ("secret", status("PUT"), allocation, 200, ""),
+        ] {
+            let (found, answer) = send(token, &line, body).await;
+            assert!(found == code && answer.contains(message), "{token} {line}: {found} {answer}");
+        }
+    }
+
     #[tokio::test]
     async fn impersonated_request_and_access_review_have_the_same_decision() {
         let server = ApiServer::builder().build().await.unwrap();
@@ -290,6 +365,16 @@ mod tests {
         let rules = "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
         let (_, rules) = send(bob, rules, json!({"spec": {"namespace": "default"}})).await;
         assert!(!rules["status"].to_string().contains("\"*\""), "bob may everything: {rules}");
+        for who in [&[][..], master] {
+            let line = "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+            let (_, rules) = send(who, line, json!({"spec": {"namespace": "default"}})).await;
+            let all = json!({
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+                "incomplete": false,
+            });
+            assert_eq!(rules["status"], all, "{who:?}");
+        }
         for (line, text) in [
             (
                 "GET /api/v1/namespaces/a/pods/x",

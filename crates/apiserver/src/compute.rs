@@ -8,9 +8,10 @@
 //!              429 when it is full
 //! ```
 //!
-//! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs more
-//! is discarded before it has an effect. Then the write runs again on a blocking thread of the runtime, when a slot is
-//! free. A write holds a slot while its future is polled, and frees the slot while it waits for the store. The
+//! Each write runs inline first, with fuel for about a millisecond ([`listwatch_meta::fuel`]). A write that needs more,
+//! or that calls an admission webhook, is discarded before it has an effect. Then the write runs again on a blocking
+//! thread of the runtime, when a slot is free. So no admission webhook is called twice because of fuel, and what follows its
+//! answer runs on a slot, too. Requests with several effects are never discarded; see [`INLINE_BODY_BYTES_MAX`]. A write holds a slot while its future is polled, and frees the slot while it waits for the store. The
 //! computation stops soon after the deadline of the request or after the client disconnects.
 //!
 //! Slots are assigned by the authenticated user and not by the impersonated user. Otherwise a user with permission to
@@ -103,11 +104,13 @@ impl Compute {
         requester: &str,
         deadline: Instant,
     ) -> Result<WriteResponse, Status> {
+        let mut turn = Turn::First;
         if request.has_one_effect() {
             let work = async { writer.write_in(read(request.clone(), self.cbor)?, context).await };
-            if let Some(written) = inline(work).await {
-                return written;
-            }
+            turn = match inline(work).await {
+                Inline::Done(written) => return written,
+                Inline::Discarded(next) => next,
+            };
         } else if request.body.len() <= INLINE_BODY_BYTES_MAX {
             return writer.write_in(read(request, self.cbor)?, context).await;
         }
@@ -115,7 +118,7 @@ impl Compute {
         let context = Arc::clone(context);
         let work = async move { writer.write_in(read(owned.request(), cbor)?, &context).await };
         // The future is boxed, because few writes take this path and each future is moved several times.
-        Box::pin(self.run(requester, deadline, work)).await?
+        Box::pin(self.run(requester, deadline, turn, work)).await?
     }
 
     /// Runs a review in the same way as [`Compute::write`] runs a write.
@@ -127,24 +130,25 @@ impl Compute {
         writer: &Arc<Writer>,
         access: &Arc<Access>,
         request: WriteRequest<'_>,
-        requester: &str,
-        deadline: Instant,
+        context: &Arc<WriteContext>,
+        (requester, deadline): (&str, Instant),
     ) -> Result<WriteResponse, Status> {
         let work = async {
             let request = read(request.clone(), self.cbor)?;
-            writer.review(&access.authenticators, &access.authorizers, &request).await
+            writer.review(&access.authenticators, &access.authorizers, &request, context).await
         };
-        if let Some(answer) = inline(work).await {
-            return answer;
-        }
-        let (writer, access) = (Arc::clone(writer), Arc::clone(access));
+        let turn = match inline(work).await {
+            Inline::Done(answer) => return answer,
+            Inline::Discarded(next) => next,
+        };
+        let (writer, access, context) = (Arc::clone(writer), Arc::clone(access), Arc::clone(context));
         let (owned, cbor) = (request.to_owned(), self.cbor);
         let work = async move {
             let request = read(owned.request(), cbor)?;
-            writer.review(&access.authenticators, &access.authorizers, &request).await
+            writer.review(&access.authenticators, &access.authorizers, &request, &context).await
         };
         // The future is boxed, because few reviews take this path and each future is moved several times.
-        Box::pin(self.run(requester, deadline, work)).await?
+        Box::pin(self.run(requester, deadline, turn, work)).await?
     }
 
     fn with_slots(slots: usize) -> Self {
@@ -160,6 +164,7 @@ impl Compute {
         &self,
         user: &str,
         deadline: Instant,
+        mut turn: Turn,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
     ) -> Result<Result<T, E>, NotComputed>
     where
@@ -171,7 +176,6 @@ impl Compute {
         let tank = Tank::new(OFFLOADED_UNITS_MAX).until(deadline).unless(cancelled);
         let mut metered = Metered { tank, future: Box::pin(work) };
         let bell = Arc::new(RequestWaker(Notify::new()));
-        let mut turn = Turn::First;
         loop {
             let slot = self.slots.take(user, turn).await?;
             turn = Turn::Again;
@@ -191,7 +195,7 @@ impl Compute {
                 },
             };
             match poll {
-                Poll::Ready((Err(_), true)) => return Err(NotComputed::Exhausted),
+                Poll::Ready((Err(_), tank)) if tank.is_exhausted() => return Err(NotComputed::Exhausted),
                 Poll::Ready((result, _)) => return Ok(result),
                 Poll::Pending => bell.0.notified().await,
             }
@@ -204,28 +208,39 @@ fn read(request: WriteRequest<'_>, cbor: bool) -> Result<WriteRequest<'_>, Statu
     if cbor { write::cbor::to_json(request) } else { Ok(request) }
 }
 
-/// Runs a future inline with [`INLINE_UNITS_MAX`]. Returns `None` if the fuel ran out before the future had an effect.
-pub(crate) async fn inline<T, E>(work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
-    let work = std::pin::pin!(work);
-    match (Metered { tank: Tank::new(INLINE_UNITS_MAX), future: work }).await {
-        (Err(_), true) => None,
+/// The result of a future that ran inline.
+#[derive(Debug, PartialEq, Eq)]
+enum Inline<T> {
+    /// The future is complete.
+    Done(T),
+    /// The future ended before it had an effect. It must run again on a slot, which it takes in this turn.
+    Discarded(Turn),
+}
+
+/// Runs a future inline with [`INLINE_UNITS_MAX`].
+async fn inline<T, E>(work: impl Future<Output = Result<T, E>>) -> Inline<Result<T, E>> {
+    let tank = Tank::new(INLINE_UNITS_MAX).discardable();
+    match (Metered { tank, future: std::pin::pin!(work) }).await {
+        // It calls a webhook, and may be cheap.
+        (Err(_), tank) if tank.is_ended_by_commit() => Inline::Discarded(Turn::Waits),
+        (Err(_), tank) if tank.is_exhausted() => Inline::Discarded(Turn::First),
         // Successful work took effect before its fuel was used up.
-        (result, _) => Some(result),
+        (result, _) => Inline::Done(result),
     }
 }
 
-/// A future that uses the fuel of a tank. Returns the result, and whether the fuel ran out.
+/// A future that uses the fuel of a tank. Returns the result and the tank.
 struct Metered<F> {
     tank: Tank,
     future: F,
 }
 
 impl<F: Future + Unpin> Future for Metered<F> {
-    type Output = (F::Output, bool);
+    type Output = (F::Output, Tank);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Metered { tank, future } = &mut *self;
-        tank.run(|| Pin::new(future).poll(cx)).map(|output| (output, tank.is_exhausted()))
+        tank.run(|| Pin::new(future).poll(cx)).map(|output| (output, std::mem::replace(tank, Tank::new(0))))
     }
 }
 
@@ -305,13 +320,15 @@ impl SlotsState {
     }
 }
 
-/// Whether a request that waits for a slot has computed before.
+/// Whether a request that waits for a slot may be rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// The request has not computed yet and may be rejected.
+pub(crate) enum Turn {
+    /// The request is expensive and has had no effect, so that it is rejected if too many requests wait.
     First,
-    /// The request has computed before and may have changed the store. Such a request is never rejected, so that the
-    /// response reports the change.
+    /// The request calls a webhook and may be cheap, so that it is never rejected. Flow control bounds these requests.
+    Waits,
+    /// The request has computed on a slot before and may have changed the store. It is never rejected, so that the response
+    /// reports the change.
     Again,
 }
 
@@ -345,7 +362,7 @@ impl Slots {
             }
             let queue = state.waiting.entry(user.to_owned()).or_default();
             match turn {
-                Turn::First => queue.push_back(Waiter { number, sender }),
+                Turn::First | Turn::Waits => queue.push_back(Waiter { number, sender }),
                 Turn::Again => queue.push_front(Waiter { number, sender }),
             }
             state.count += 1;
@@ -406,6 +423,7 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
     use listwatch_meta::fuel;
@@ -424,20 +442,38 @@ mod tests {
 
     #[tokio::test]
     async fn inline_work_above_its_fuel_limit_is_discarded() {
-        assert_eq!(inline(async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX)) }).await, Some(Ok(true)));
+        let done = Inline::Done(Ok::<_, ()>(true));
+        assert_eq!(inline(async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX)) }).await, done);
         let cut =
             |result: Result<(), ()>| async move { if fuel::charge(INLINE_UNITS_MAX + 1) { Ok(()) } else { result } };
-        assert_eq!(inline(cut(Err(()))).await, None);
-        assert_eq!(inline(cut(Ok(()))).await, Some(Ok(())), "what succeeded has had its effect");
+        assert_eq!(inline(cut(Err(()))).await, Inline::Discarded(Turn::First));
+        assert_eq!(inline(cut(Ok(()))).await, Inline::Done(Ok(())), "what succeeded has had its effect");
+    }
+
+    #[tokio::test]
+    async fn work_that_calls_a_webhook_runs_on_a_compute_slot() {
+        let calls = AtomicUsize::new(0);
+        let work = async {
+            if !fuel::commit() {
+                return Err(());
+            }
+            calls.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        assert_eq!(inline(work).await, Inline::Discarded(Turn::Waits));
+        assert_eq!(calls.load(Ordering::Relaxed), 0, "the webhook was called on an I/O worker");
+        let work = async { if fuel::commit() && fuel::charge(OFFLOADED_UNITS_MAX) { Ok(()) } else { Err(()) } };
+        assert_eq!(Compute::with_slots(1).run("a", later(), Turn::Waits, work).await, Ok(Ok(())));
     }
 
     #[tokio::test]
     async fn offloaded_work_frees_its_compute_slot_while_it_waits() {
         let compute = Compute::with_slots(1);
         let (sender, receiver) = oneshot::channel::<u8>();
-        let waits = compute.run("a", later(), receiver);
+        let waits = compute.run("a", later(), Turn::First, receiver);
         let computes = async {
-            let done = compute.run("b", later(), async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX * 2)) }).await;
+            let done =
+                compute.run("b", later(), Turn::First, async { Ok::<_, ()>(fuel::charge(INLINE_UNITS_MAX * 2)) }).await;
             sender.send(7).unwrap();
             done
         };
@@ -457,10 +493,11 @@ mod tests {
         };
         let begun = Instant::now();
         let soon = begun + Duration::from_millis(20);
-        assert_eq!(compute.run("a", soon, spin()).await, Err(NotComputed::Exhausted));
-        let dropped = tokio::time::timeout(Duration::from_millis(20), compute.run("a", later(), spin())).await;
+        assert_eq!(compute.run("a", soon, Turn::First, spin()).await, Err(NotComputed::Exhausted));
+        let dropped =
+            tokio::time::timeout(Duration::from_millis(20), compute.run("a", later(), Turn::First, spin())).await;
         assert!(dropped.is_err());
-        let next = compute.run("a", later(), async { Ok::<_, ()>(()) });
+        let next = compute.run("a", later(), Turn::First, async { Ok::<_, ()>(()) });
         assert_eq!(tokio::time::timeout(LONG, next).await.expect("the slot came back"), Ok(Ok(())));
         assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());
     }
@@ -502,6 +539,13 @@ mod tests {
         assert!(poll_once(again.as_mut()).is_pending(), "a request that has computed before is never refused");
         assert!(poll_once(Box::pin(slots.take("b", Turn::First)).as_mut()).is_pending());
 
+        // A request that calls a webhook is never refused either, and does not overtake others.
+        let mut webhook = Box::pin(slots.take("a", Turn::Waits));
+        assert!(poll_once(webhook.as_mut()).is_pending(), "a request that calls a webhook is never refused");
+        let places: Vec<u64> = slots.state.lock().waiting["a"].iter().map(|waiter| waiter.number).collect();
+        assert_eq!(places.iter().max(), places.last(), "the newest request is the last");
+        drop(webhook);
+
         // Dropped requests free their places in the queue at once.
         full.truncate(1);
         let mut next = Box::pin(slots.take("a", Turn::First));
@@ -531,7 +575,7 @@ mod tests {
     #[tokio::test]
     async fn panic_of_offloaded_work_propagates_to_its_request() {
         let compute = Compute::with_slots(1);
-        let work = compute.run("a", later(), async {
+        let work = compute.run("a", later(), Turn::First, async {
             if fuel::charge(1) {
                 panic!("on purpose");
             }
@@ -539,6 +583,10 @@ mod tests {
         });
         let caught = futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(work)).await;
         assert!(caught.is_err());
-        assert_eq!(compute.run("a", later(), async { Ok::<_, ()>(1) }).await, Ok(Ok(1)), "the slot came back");
+        assert_eq!(
+            compute.run("a", later(), Turn::First, async { Ok::<_, ()>(1) }).await,
+            Ok(Ok(1)),
+            "the slot came back"
+        );
     }
 }

@@ -15,8 +15,10 @@
 //!  builder ─ transport ─ server ─ service ─ chain      from the outside to one request
 //!  handlers                                            one file per kind of request
 //!  filters             shared                          the steps before; the state of one server
-//!  response  metrics   aggregation                     bodies and their forms; counters; extension servers
-//!  flow_control        documents   compute             seats and slots; discovery; the pool of computations
+//!  aggregation                                         extension servers
+//!  documents                                           discovery and OpenAPI
+//!  response  metrics                                   bodies and their forms; counters
+//!  flow_control        compute                         seats and slots; the pool of computations
 //!  request   auth      connections store_health        facts of a request; users; transports to nodes and pods
 //! ```
 //!
@@ -72,7 +74,6 @@ mod filters;
 mod flow_control;
 mod handlers;
 mod metrics;
-mod presence;
 mod request;
 mod response;
 mod server;
@@ -90,7 +91,7 @@ pub mod admission {
     pub use listwatch_admission::{
         AdmissionConfiguration, AdmissionFuture, AdmissionPlugins, AdmissionRequest, InvalidConfiguration,
         InvalidPlugins, ListedObjects, MutatingAdmission, ObjectReader, Operation, PLUGINS, PluginInfo,
-        ValidatingAdmission,
+        TolerationSeconds, ValidatingAdmission,
     };
 }
 

@@ -5,19 +5,22 @@
 
 mod audit;
 mod flow_control;
+mod process;
+mod slis;
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::{Display, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use listwatch_audit::AuditCounters;
 use listwatch_cacher::CacherStats;
 use listwatch_storage::StoreStats;
 use parking_lot::Mutex;
 
-use crate::audit::Counters;
+pub(crate) use self::process::process_text;
 use crate::flow_control::Fairness;
 use crate::request::routing::{ResourceRoute, Verb};
 use listwatch_registry::{Registry, Resource};
@@ -99,10 +102,27 @@ struct Series {
 }
 
 impl Series {
+    /// Returns the resource; `None` if it is no longer served.
+    fn resource<'a>(&self, registry: &'a Registry) -> Option<&'a Arc<Resource>> {
+        let Series { group, version, plural, .. } = self;
+        registry.find(group, version, plural).or_else(|| registry.find_unstored(group, version, plural))
+    }
+
     /// Whether the resource is still served.
     fn is_served(&self, registry: &Registry) -> bool {
+        self.resource(registry).is_some()
+    }
+
+    /// Returns the labels of `apiserver_requested_deprecated_apis`; `None` for a resource that is not deprecated. No
+    /// served version of a built-in kind has a release that removes it, and those of custom resources never have one.
+    fn deprecated_text(&self, registry: &Registry) -> Option<String> {
+        self.resource(registry)?.deprecation.as_ref()?;
         let Series { group, version, plural, .. } = self;
-        registry.find(group, version, plural).or_else(|| registry.find_unstored(group, version, plural)).is_some()
+        let subresource = self.subresource.unwrap_or_default();
+        Some(format!(
+            "group=\"{group}\",removed_release=\"\",resource=\"{plural}\",subresource=\"{subresource}\",\
+             version=\"{version}\""
+        ))
     }
 
     fn text(&self) -> String {
@@ -197,7 +217,10 @@ impl Counts {
 
 /// The metrics that are counted while the server runs. [`Snapshot`] contains the metrics that are read at each scrape.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics(Mutex<Requests>);
+pub(crate) struct Metrics {
+    requests: Mutex<Requests>,
+    pub(crate) health: slis::HealthCheckMetrics,
+}
 
 #[derive(Debug, Default)]
 struct Requests {
@@ -219,7 +242,7 @@ impl Requests {
 impl Metrics {
     /// Counts a request whose response headers are ready after `took`. `registry` holds the served resources.
     pub(crate) fn answered(&self, labels: &Labels, code: u16, took: Duration, registry: &Arc<Registry>) {
-        let mut requests = self.0.lock();
+        let mut requests = self.requests.lock();
         requests.follow(registry);
         let key: &dyn SeriesKey = labels;
         if let Some(served) = requests.served.get_mut(key) {
@@ -229,6 +252,11 @@ impl Metrics {
         if series.is_served(registry) {
             requests.served.entry(series).or_default().add(code, took);
         }
+    }
+
+    /// Forgets the requests that were counted.
+    pub(crate) fn reset_requests(&self) {
+        self.requests.lock().served.clear();
     }
 }
 
@@ -241,7 +269,7 @@ pub(crate) struct Snapshot<'a> {
     /// Priority and fairness; `None` if it is off.
     pub(crate) fairness: Option<&'a Fairness>,
     /// The audit log; `None` without a policy.
-    pub(crate) audit: Option<&'a Counters>,
+    pub(crate) audit: Option<&'a AuditCounters>,
     pub(crate) caches: &'a [CacherStats],
     /// The limit of all caches in bytes, and the number of resources without a cache because of that limit.
     pub(crate) cache_budget: Option<(usize, usize)>,
@@ -284,7 +312,7 @@ pub(crate) fn text(metrics: &Metrics, found: &Snapshot<'_>) -> String {
 }
 
 fn requests(out: &mut Text, metrics: &Metrics, registry: &Arc<Registry>) {
-    let mut requests = metrics.0.lock();
+    let mut requests = metrics.requests.lock();
     requests.follow(registry);
     let mut served: Vec<(String, &Counts)> =
         requests.served.iter().map(|(labels, served)| (labels.text(), served)).collect();
@@ -309,6 +337,12 @@ fn requests(out: &mut Text, metrics: &Metrics, registry: &Arc<Registry>) {
         out.member("_bucket", &format!("{labels},le=\"+Inf\""), served.count);
         out.member("_sum", labels, served.seconds);
         out.member("_count", labels, served.count);
+    }
+    let help = "1 for each deprecated API that was requested.";
+    out.family("apiserver_requested_deprecated_apis", "gauge", help);
+    let deprecated = requests.served.keys().filter_map(|series| series.deprecated_text(registry));
+    for labels in deprecated.collect::<BTreeSet<_>>() {
+        out.sample(&labels, 1);
     }
 }
 
@@ -423,6 +457,18 @@ fn caches(out: &mut Text, caches: &[CacherStats]) {
             out.sample(&format!("{},storage=\"{storage}\"", labels(cache)), count);
         }
     }
+    let help = "Comparisons of a watch cache with the store, by result.";
+    out.family("apiserver_storage_consistency_checks_total", "counter", help);
+    for cache in caches {
+        let equal = cache.audits.saturating_sub(cache.audit_mismatches);
+        for (status, count) in [("success", equal), ("failure", cache.audit_mismatches), ("error", cache.failed_audits)]
+        {
+            // As in kube-apiserver, a series begins with its first result.
+            if count > 0 {
+                out.sample(&format!("{},status=\"{status}\"", labels(cache)), count);
+            }
+        }
+    }
     out.family("listwatch_watchers", "gauge", "Open watches, by state.");
     for cache in caches {
         let watchers = &cache.watchers;
@@ -489,6 +535,7 @@ mod tests {
     use super::*;
     use crate::request::info::RequestInfo;
     use crate::request::routing::{Route, route};
+    use listwatch_discovery::ServedZpages;
     use listwatch_registry::Registry;
 
     fn labels(method: &Method, target: &str) -> Labels {
@@ -498,7 +545,9 @@ mod tests {
     fn labels_in(registry: &Registry, method: &Method, target: &str) -> Labels {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let info = RequestInfo::new(method, path, &Query::parse(query));
-        let Ok(Route::Resource(route)) = route(registry, method, &info) else { panic!("{path}") };
+        let Ok(Route::Resource(route)) = route(registry, ServedZpages::default(), method, &info) else {
+            panic!("{path}")
+        };
         Labels::new(&route, false, false)
     }
 
@@ -512,10 +561,13 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a/pods?watch=true", 200, 1),
             (Method::POST, "/api/v1/namespaces/a/pods", 201, 1),
             (Method::PUT, "/apis/apps/v1/namespaces/a/deployments/d/scale", 409, 1),
+            (Method::GET, "/api/v1/endpoints", 200, 1),
+            (Method::GET, "/api/v1/namespaces/a/endpoints/e", 404, 1),
         ] {
             metrics.answered(&labels(&method, target), code, Duration::from_millis(millis), &registry);
         }
-        let caches = [CacherStats { name: "deployments.apps".to_owned(), objects: 7, ..CacherStats::default() }];
+        let name = "deployments.apps".to_owned();
+        let caches = [CacherStats { name, objects: 7, audits: 3, audit_mismatches: 1, ..CacherStats::default() }];
         let found = Snapshot {
             registry: &registry,
             reads_in_flight: 1,
@@ -530,6 +582,10 @@ mod tests {
         let text = text(&metrics, &found);
         let rest = "group=\"\",resource=\"pods\",scope=\"cluster\",subresource=\"\",verb=\"LIST\",version=\"v1\"";
         let list = format!("component=\"apiserver\",dry_run=\"\",{rest}");
+        let checks = "apiserver_storage_consistency_checks_total{group=\"apps\",resource=\"deployments\",";
+        let deprecated = "apiserver_requested_deprecated_apis{";
+        assert_eq!(text.matches(deprecated).count(), 1, "one series for all requests of a deprecated API");
+        assert!(!text.contains("status=\"error\""), "a series begins with its first result");
         for line in [
             format!("apiserver_request_total{{code=\"200\",{list}}} 2"),
             format!("apiserver_request_total{{code=\"410\",{list}}} 1"),
@@ -540,6 +596,11 @@ mod tests {
             format!("apiserver_request_duration_seconds_count{{{list}}} 3"),
             "apiserver_current_inflight_requests{request_kind=\"mutating\"} 2".to_owned(),
             "apiserver_resource_objects{group=\"apps\",resource=\"deployments\"} 7".to_owned(),
+            format!("{checks}status=\"success\"}} 2"),
+            format!("{checks}status=\"failure\"}} 1"),
+            format!(
+                "{deprecated}group=\"\",removed_release=\"\",resource=\"endpoints\",subresource=\"\",version=\"v1\"}} 1"
+            ),
             "listwatch_store_up 0".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");

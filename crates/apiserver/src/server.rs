@@ -13,6 +13,8 @@ use crate::shared::Shared;
 
 /// The interval between two checks of [`ApiServer::drain`].
 const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The maximum time of [`ApiServer::finish_cleanups`]. Further clean-ups are lost, with a warning in the log.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running API server. Clones share one server. The built-in controllers end when the last clone, service and
 /// listener is dropped, or when [`ApiServer::shutdown`] is called.
@@ -56,6 +58,16 @@ impl ApiServer {
     /// (`--shutdown-delay-duration`). Call [`ApiServer::shutdown`] after the delay.
     pub fn fail_readiness(&self) {
         self.shared.unready.store(true, Ordering::Relaxed);
+    }
+
+    /// Completes the deletions of services whose requests were cut: releases addresses and node ports, and deletes
+    /// Endpoints. Call this method in a shutdown, after the last request. Returns after 5 seconds if the store does not
+    /// respond.
+    pub async fn finish_cleanups(&self) {
+        self.shared.tasks.stop_cleanups().await;
+        if tokio::time::timeout(CLEANUP_TIMEOUT, self.shared.writer.finish_cleanups()).await.is_err() {
+            tracing::warn!("the clean-up after deleted services did not finish within {CLEANUP_TIMEOUT:?}");
+        }
     }
 
     /// Writes the waiting audit events, and accepts no further events. Call this method after the last request. If a

@@ -1,14 +1,22 @@
 //! [`Shared`]: the state that all requests of one server share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
+#[cfg(feature = "serve")]
+use listwatch_access::LoopbackToken;
+use listwatch_discovery::ServedZpages;
 use listwatch_policy_admission::PolicyMetrics;
-use listwatch_registry::Backend;
+use listwatch_registry::{Backend, StoredForm};
+#[cfg(feature = "serve")]
+use listwatch_webhook_admission::HttpsCaller;
 use listwatch_webhook_admission::WebhookMetrics;
 use listwatch_write::Writer;
+use parking_lot::Mutex;
+use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -23,16 +31,19 @@ use crate::connections::Connections;
 use crate::documents::Documents;
 use crate::flow_control::FlowControl;
 use crate::metrics::Metrics;
-use crate::presence::Presence;
 use crate::request::body_budget::BodyBudget;
 use crate::response::caches::ResponseCaches;
 use crate::response::request_drain::RequestDrain;
 use crate::response::watch_drain::WatchDrain;
 use crate::store_health::StoreHealth;
+use listwatch_controllers::health::UnfilledCaches;
+use listwatch_controllers::presence::Presence;
 
 /// The state that all requests of one server share.
 pub(crate) struct Shared {
     pub(crate) backend: Arc<Backend>,
+    /// The form of values in the store, which counts the requests to the store.
+    pub(crate) stored_form: Arc<StoredForm>,
     pub(crate) writer: Arc<Writer>,
     /// The discovery and OpenAPI documents of the current registry.
     pub(crate) documents: Arc<Documents>,
@@ -42,7 +53,15 @@ pub(crate) struct Shared {
     pub(crate) connections: Connections,
     #[cfg(feature = "serve")]
     pub(crate) auth: Auth,
+    /// The credential with which the server calls itself.
+    #[cfg(feature = "serve")]
+    pub(crate) loopback_token: Arc<LoopbackToken>,
+    /// The caller of webhooks, to which a listener gives the address of the server.
+    #[cfg(feature = "serve")]
+    pub(crate) webhook_caller: Arc<HttpsCaller>,
     pub(crate) access: Arc<Access>,
+    /// Whether roles and bindings authorize requests.
+    pub(crate) enforces_rbac: bool,
     /// The audit log; `None` without a policy.
     pub(crate) audit: Option<Arc<Auditor>>,
     /// The minimum duration of a watch without `timeoutSeconds`; the maximum is twice this value.
@@ -61,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) constrained_impersonation: bool,
     /// The fraction of HTTP/2 requests after which the connection is closed.
     pub(crate) goaway_chance: f64,
+    /// Whether DELETE of a page of metrics resets the metrics.
+    pub(crate) metrics_reset: bool,
     pub(crate) flow_control: Arc<FlowControl>,
     /// The budget for the memory of all request bodies.
     pub(crate) bodies: Arc<BodyBudget>,
@@ -84,6 +105,14 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// Whether readiness fails although the server still serves.
     pub(crate) unready: AtomicBool,
+    /// The caches that load their objects, for readiness.
+    pub(crate) unfilled_caches: Mutex<UnfilledCaches>,
+    /// The start of the server.
+    pub(crate) started: OffsetDateTime,
+    /// The flags of the process, by name without dashes, without secrets.
+    pub(crate) flags: BTreeMap<String, String>,
+    /// The pages about the process that the server serves.
+    pub(crate) zpages: ServedZpages,
     /// Rejects new requests during the shutdown.
     pub(crate) request_drain: RequestDrain,
     /// The published address and identity Lease of the server.
@@ -115,6 +144,8 @@ pub(crate) struct BackgroundTasks {
     /// The controller of custom resource definitions.
     pub(crate) definitions: JoinHandle<()>,
     pub(crate) others: Vec<JoinHandle<()>>,
+    /// Completes the deletions of services whose requests were dropped. Runs until the last request has ended.
+    pub(crate) cleanups: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl BackgroundTasks {
@@ -128,6 +159,16 @@ impl BackgroundTasks {
         self.others.iter().any(JoinHandle::is_finished)
     }
 
+    /// Ends the task of clean-ups, and waits for its end.
+    pub(crate) async fn stop_cleanups(&self) {
+        let task = self.cleanups.lock().take();
+        if let Some(task) = task {
+            task.abort();
+            // The task was aborted, so the result is an error.
+            let _ = task.await;
+        }
+    }
+
     fn abort(&self) {
         self.definitions.abort();
         self.others.iter().for_each(JoinHandle::abort);
@@ -137,5 +178,8 @@ impl BackgroundTasks {
 impl Drop for BackgroundTasks {
     fn drop(&mut self) {
         self.abort();
+        if let Some(task) = self.cleanups.get_mut() {
+            task.abort();
+        }
     }
 }

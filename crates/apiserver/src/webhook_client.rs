@@ -55,14 +55,16 @@ impl DocumentFetcher for IssuerClient {
         url: &'a str,
         authorities: &'a str,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send + 'a>> {
-        Box::pin(async move {
-            let client = Client::new(&Kubeconfig::of_url(url, authorities.as_bytes()));
+        let client = Client::new(&Kubeconfig::of_url(url, authorities.as_bytes()));
+        // In a task, so that the read goes on if the request that began it is dropped.
+        let read = tokio::spawn(async move {
             let client = client.map_err(|error| error.to_string())?;
             let read = client.get(ISSUER_TIMEOUT).await;
             if let Err(error) = &read {
                 tracing::warn!(%error, "cannot read a document of a token issuer");
             }
             read.map(|document| document.to_vec()).map_err(|error| error.to_string())
-        })
+        });
+        Box::pin(async move { read.await.map_err(|error| error.to_string())? })
     }
 }

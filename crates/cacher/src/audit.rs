@@ -19,7 +19,7 @@ pub(crate) enum AuditResult {
     /// Cache and store differ at this key. Further keys may also differ.
     Different(Key),
     /// The store could not be read at the cache's revision.
-    Skipped,
+    Failed,
 }
 
 /// Compares keys and revisions of all objects, at the cache's current revision. Values are not
@@ -36,7 +36,7 @@ pub(crate) async fn compare(shared: Arc<Shared>) -> AuditResult {
     loop {
         let limit = shared.config.limits.list_page_objects;
         let query = ListQuery { range: range.clone(), at: Some(revision), limit };
-        let Ok(page) = shared.storage.list_keys(query).await else { return AuditResult::Skipped };
+        let Ok(page) = shared.storage.list_keys(query).await else { return AuditResult::Failed };
         for entry in page.items.iter().filter(|entry| !undecodable.contains(&entry.key)) {
             match cached.next() {
                 Some(object) if *object.key() == entry.key && object.revision() == entry.modified => {}

@@ -38,8 +38,10 @@ use listwatch_storage::{KeyValue, StoreEvent, WatchItem, unreadable_reason};
 
 use crate::delivery::SharedEvent;
 use crate::encodings::Encodings;
+use crate::error::UndecodableValue;
+use crate::filter::Filter;
 use crate::history::History;
-use crate::limits::{Limits, UNDECODABLE_LOGGED_MAX};
+use crate::limits::{Limits, UNDECODABLE_KEYS_MAX, UNDECODABLE_LOGGED_MAX, UNDECODABLE_REASON_BYTES_MAX};
 use crate::offered::OfferedObjects;
 use crate::snapshot::Snapshot;
 use crate::stats::Counters;
@@ -59,7 +61,8 @@ pub(crate) struct Cache {
     /// that transaction.
     tail: (Revision, Vec<Key>),
     object_bytes: usize,
-    undecodable: BTreeMap<Key, Revision>,
+    /// The keys whose stored values are not objects, and why.
+    undecodable: BTreeMap<Key, Arc<str>>,
     /// The revision at which a key last ceased to have an undecodable value. Before this revision, that key's value
     /// was not an object, and the history does not record since when.
     undecodable_before: Revision,
@@ -123,11 +126,17 @@ impl Listing {
 pub(crate) fn decode(entry: &KeyValue, change: Change, shape: &ObjectShape) -> Result<Object, DecodeError> {
     Object::from_stored(entry.key.clone(), entry.modified, change, &entry.value, shape).map_err(|malformed| {
         match unreadable_reason(&entry.value) {
-            Some(why) => DecodeError::Unreadable(why.into()),
+            Some(why) => DecodeError::Unreadable(shortened(why).into()),
             None if entry.value.starts_with(KUBE_PROTOBUF) => DecodeError::Protobuf,
             None => DecodeError::Malformed(malformed),
         }
     })
+}
+
+/// The beginning of a reason, which may contain a part of the stored value.
+fn shortened(why: &str) -> &str {
+    let end = (0..=UNDECODABLE_REASON_BYTES_MAX.min(why.len())).rev().find(|end| why.is_char_boundary(*end));
+    &why[..end.unwrap_or(0)]
 }
 
 /// The prefix of every object that kube-apiserver stores as protobuf.
@@ -275,7 +284,8 @@ impl Cache {
         let known = std::mem::take(&mut self.undecodable);
         for (key, revision, why) in undecodable {
             if known.contains_key(&key) {
-                self.undecodable.insert(key, revision);
+                let why = self.shared_reason(&why);
+                self.undecodable.insert(key, why);
             } else {
                 self.note_undecodable(key, revision, why);
             }
@@ -328,14 +338,20 @@ impl Cache {
         Some(PastState { snapshot: self.snapshot.clone(), events })
     }
 
-    /// Whether the value at this key is not an object.
-    pub(crate) fn is_undecodable(&self, key: &Key) -> bool {
-        self.undecodable.contains_key(key)
+    /// Why the value at this key is not an object; `None` for all other keys.
+    pub(crate) fn undecodable_reason(&self, key: &Key) -> Option<Arc<str>> {
+        self.undecodable.get(key).cloned()
     }
 
     /// The keys whose stored values are not objects.
     pub(crate) fn undecodable(&self) -> impl Iterator<Item = &Key> {
         self.undecodable.keys()
+    }
+
+    /// The stored values in the scope of a filter that are not objects, at most [`UNDECODABLE_KEYS_MAX`].
+    pub(crate) fn undecodable_in(&self, filter: &Filter) -> Vec<UndecodableValue> {
+        let covered = self.undecodable.iter().filter(|(key, _)| filter.covers(key)).take(UNDECODABLE_KEYS_MAX);
+        covered.map(|(key, reason)| UndecodableValue { key: key.clone(), reason: Arc::clone(reason) }).collect()
     }
 
     /// Bytes of the current state.
@@ -416,7 +432,14 @@ impl Cache {
     fn note_undecodable(&mut self, key: Key, revision: Revision, why: DecodeError) {
         // A store filled by another program may contain a hundred thousand of them.
         let known = self.undecodable.len();
-        let Entry::Vacant(entry) = self.undecodable.entry(key) else { return };
+        let reason = self.shared_reason(&why);
+        let entry = match self.undecodable.entry(key) {
+            Entry::Vacant(entry) => entry,
+            Entry::Occupied(mut entry) => {
+                entry.insert(reason);
+                return;
+            }
+        };
         let key = entry.key();
         match known {
             0..UNDECODABLE_LOGGED_MAX => {
@@ -427,7 +450,16 @@ impl Cache {
             }
             _ => {}
         }
-        entry.insert(revision);
+        entry.insert(reason);
+    }
+
+    /// Returns the text of a decode error. Values that are listed one after the other share an equal text.
+    fn shared_reason(&self, why: &DecodeError) -> Arc<str> {
+        let text = why.to_string();
+        match self.undecodable.last_key_value() {
+            Some((_, last)) if **last == *text => Arc::clone(last),
+            _ => text.into(),
+        }
     }
 
     /// Whether the state equals these objects.
@@ -456,6 +488,7 @@ impl ListPlan {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use listwatch_storage::UNREADABLE_PREFIX;
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Level, Metadata, Subscriber};
 
@@ -478,6 +511,22 @@ mod tests {
         }
         fn enter(&self, _: &Id) {}
         fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn reason_of_an_undecodable_value_is_cut_at_a_character() {
+        assert_eq!(shortened("no kind"), "no kind");
+        let long = format!("a{}", "ü".repeat(1 << 20));
+        assert_eq!(shortened(&long), format!("a{}", "ü".repeat(255)));
+        let stored = KeyValue {
+            key: Key::new("pods", Some("a"), "x").unwrap(),
+            value: [UNREADABLE_PREFIX, long.as_bytes()].concat().into(),
+            created: Revision::ZERO,
+            modified: Revision::new(1),
+            stale: false,
+        };
+        let why = decode(&stored, Change::Added, &shape()).unwrap_err();
+        assert_eq!(why.to_string().len(), 511);
     }
 
     fn shape() -> Arc<ObjectShape> {
@@ -578,6 +627,6 @@ mod tests {
             assert!(undispatched.is_empty(), "it was never shown");
         });
         assert_eq!(logged.load(Relaxed), 1);
-        assert!(cache.is_undecodable(&key));
+        assert_eq!(cache.undecodable_reason(&key).as_deref(), Some(DecodeError::Protobuf.to_string().as_str()));
     }
 }

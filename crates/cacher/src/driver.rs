@@ -11,6 +11,9 @@
 //!              └──── audit found a difference: start over ─────┘
 //! ```
 //!
+//! Until the list after an expiry or a difference is complete, consistent lists are served from the store, and
+//! consistent watches wait: the state may be one of a history that the store no longer has.
+//!
 //! # The initial list reads a former revision
 //!
 //! A cache that lists the latest state has no history. A watch from an hour-old version that the store still holds
@@ -94,7 +97,8 @@ struct Driver {
     /// Wakers to call once no lock is held.
     wakers: Vec<Waker>,
     housekeeping_at: Instant,
-    /// The time of the next progress request while no read waits.
+    /// The time of the next progress request while no read waits. A store without progress requests is checked again
+    /// at this time.
     progress_at: Instant,
     audit_at: Option<Instant>,
     /// Whether the last audit found a difference. After a second difference in a row the cache starts over.
@@ -143,8 +147,11 @@ impl Driver {
             start_over = loop {
                 match self.follow().await {
                     WatchEnd::Closed => return,
-                    WatchEnd::Expired => break false,
-                    WatchEnd::Wrong => break true,
+                    end @ (WatchEnd::Expired | WatchEnd::Wrong) => {
+                        // Consistent reads must not show this state any more.
+                        self.shared.relisting.send_replace(true);
+                        break matches!(end, WatchEnd::Wrong);
+                    }
                     WatchEnd::Lost(fault) => {
                         let Shared { counters, config, .. } = &*self.shared;
                         counters.resumed.fetch_add(1, Relaxed);
@@ -210,7 +217,6 @@ impl Driver {
             Ok(Err(listwatch_storage::WatchError::Fault(fault))) => return WatchEnd::Lost(fault),
         };
         let mut ahead = None;
-        let progress = shared.storage.capabilities().progress_requests;
         if matches!(self.refill, HistoryRefill::Running { .. }) {
             self.progress_at = now();
         }
@@ -228,11 +234,15 @@ impl Driver {
                 HistoryRefill::NotStarted | HistoryRefill::Done => false,
             };
             let idle = self.progress_at <= now();
-            if (self.tick() || idle) && progress {
+            if self.tick() || idle {
                 let interval = if refilling { shared.config.limits.progress_interval } else { IDLE_PROGRESS_INTERVAL };
                 self.progress_at = now() + interval;
-                shared.counters.progress_requests.fetch_add(1, Relaxed);
-                watch.request_progress();
+                // Read each time, because a member of etcd may be upgraded or reached while this watch goes on. Reads
+                // that wait for progress rely on the present value.
+                if shared.storage.capabilities().progress_requests {
+                    shared.counters.progress_requests.fetch_add(1, Relaxed);
+                    watch.request_progress();
+                }
             }
             if audit.is_none() && self.audit_at.is_some_and(|at| at <= now()) {
                 audit = Some(Box::pin(audit::compare(shared.clone())));
@@ -240,8 +250,7 @@ impl Driver {
                 self.audit_at = self.next_audit();
             }
             let audit_at = self.audit_at.filter(|_| audit.is_none());
-            let progress_at = progress.then_some(self.progress_at);
-            let wake_at = [self.next_tick(), audit_at, progress_at].into_iter().flatten().min();
+            let wake_at = [self.next_tick(), audit_at, Some(self.progress_at)].into_iter().flatten().min();
             let (watched, ahead) = (&mut watch, &mut ahead);
             tokio::select! {
                 biased;
@@ -280,6 +289,9 @@ impl Driver {
         // InitialList, because a read that waits for a revision of the old state must not get the new
         // one.
         shared.freshness.lock().handle_replacing(plan.revision());
+        // Before the state, so that no watch from a former revision begins in the new state.
+        let former = shared.revision(); // not under the lock, because watches lock the cache first
+        shared.store_history.lock().handle_replacing(former, plan.revision());
         let (relist, replaced) = shared.cache.write().handle_list(plan);
         drop(replaced); // not under the lock
         if relist == Relist::Continued || !shared.is_ready() {
@@ -303,6 +315,7 @@ impl Driver {
             let served = shared.freshness.lock().handle_revision(revision);
             release(served);
         }
+        shared.relisting.send_replace(false);
         if !matches!(self.refill, HistoryRefill::Running { .. }) {
             shared.readiness.send_if_modified(Readiness::after_list);
         }
@@ -497,7 +510,9 @@ impl Driver {
     fn handle_audit(&mut self, finding: AuditResult) -> bool {
         let Shared { counters, config, .. } = &*self.shared;
         match finding {
-            AuditResult::Skipped => {}
+            AuditResult::Failed => {
+                counters.failed_audits.fetch_add(1, Relaxed);
+            }
             AuditResult::Equal => {
                 counters.audits.fetch_add(1, Relaxed);
                 self.audit_failed = false;

@@ -1,7 +1,9 @@
 //! The errors of reads and of starting a watch: [`ReadError`], and the [`Status`] that clients see.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use listwatch_meta::go::quote;
 use listwatch_meta::{GroupResource, Key, Revision, Status};
 use listwatch_storage::StoreFault;
 
@@ -42,12 +44,29 @@ pub enum ReadError {
     /// The store failed; the request was valid.
     #[error(transparent)]
     Fault(#[from] StoreFault),
-    /// The stored bytes are not a Kubernetes object. An operator must repair or delete the value.
-    #[error("the stored bytes of {keys:?} cannot be decoded")]
-    Undecodable {
-        /// The keys concerned, at most the first hundred.
-        keys: Vec<Key>,
-    },
+    /// The stored value of the requested object is not an object. An operator must repair or delete the value.
+    #[error("the stored value of {} is not an object: {}", .0.key, .0.reason)]
+    UndecodableObject(UndecodableValue),
+    /// A list or an initial state lacks objects, because their stored values are not objects.
+    #[error("{} stored values are not objects", .0.len())]
+    Undecodable(Vec<UndecodableValue>),
+}
+
+/// A stored value that is not an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndecodableValue {
+    /// The key of the value.
+    pub key: Key,
+    /// Why the value is not an object, for example `cipher: message authentication failed`.
+    pub reason: Arc<str>,
+}
+
+impl UndecodableValue {
+    /// The status of a list that covers the value, as `GetList` of `apiserver/pkg/storage/etcd3/store.go` returns it.
+    /// The key does not have the prefix of the store.
+    pub fn list_status(&self) -> Status {
+        Status::internal(format_args!("unable to transform key {}: {}", quote(self.key.as_str()), self.reason))
+    }
 }
 
 impl ReadError {
@@ -70,14 +89,14 @@ impl ReadError {
             ReadError::Fault(StoreFault::Unconvertible(text)) => Status::unknown(text.as_str()),
             ReadError::Fault(fault @ StoreFault::Closed) => Status::unavailable(fault.to_string()),
             ReadError::Fault(fault) => Status::internal(fault),
-            ReadError::Undecodable { keys } => {
-                let first = keys.first().map_or("", Key::as_str);
-                let mut message = format!(
-                    "failed to read one or more {} from the storage: {first}: the stored bytes are no object",
-                    gr.resource
-                );
-                if keys.len() > 1 {
-                    let _ = write!(message, " (and {} more)", keys.len() - 1);
+            ReadError::UndecodableObject(value) => Status::internal(&value.reason),
+            ReadError::Undecodable(values) => {
+                let mut message = format!("failed to read one or more {} from the storage", gr.resource);
+                if let Some(UndecodableValue { key, reason }) = values.first() {
+                    let _ = write!(message, ": {key}: {reason}");
+                }
+                if values.len() > 1 {
+                    let _ = write!(message, " (and {} more)", values.len() - 1);
                 }
                 Status::failure(500, "StorageReadError", message)
             }
@@ -102,6 +121,7 @@ mod tests {
     fn read_errors_have_the_statuses_of_kube_apiserver() {
         let gr = GroupResource { group: "", resource: "pods" };
         let key = Key::new("pods", Some("a"), "x").unwrap();
+        let value = UndecodableValue { key, reason: "cipher: message authentication failed".into() };
         for (error, code, message) in [
             (
                 ReadError::Expired { requested: Revision::new(3) },
@@ -126,13 +146,22 @@ mod tests {
             (ReadError::Fault(StoreFault::Unconvertible("no converter".to_owned())), 500, "no converter"),
             (ReadError::Fault(StoreFault::Closed), 503, "the store is closed"),
             (
-                ReadError::Undecodable { keys: vec![key.clone(), key] },
+                ReadError::UndecodableObject(value.clone()),
                 500,
-                "failed to read one or more pods from the storage: /pods/a/x: the stored bytes are no object (and 1 more)",
+                "Internal error occurred: cipher: message authentication failed",
+            ),
+            (
+                ReadError::Undecodable(vec![value.clone(), value.clone()]),
+                500,
+                "failed to read one or more pods from the storage: /pods/a/x: cipher: message authentication failed (and 1 more)",
             ),
         ] {
             let status = error.status(gr);
             assert_eq!((status.code, status.message.as_str()), (code, message));
         }
+        let status = value.list_status();
+        let message =
+            "Internal error occurred: unable to transform key \"/pods/a/x\": cipher: message authentication failed";
+        assert_eq!((&*status.reason, &*status.message), ("InternalError", message));
     }
 }

@@ -1,14 +1,14 @@
 //! The objects of a read or a watch: [`Scope`] from the URL, narrowed by the field selector, and the remaining
 //! selectors ([`Filter`]). [`IndexKey`] is the key under which an event finds a watcher.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
 
-use listwatch_meta::selector::{FieldTerm, LabelOperator, LabelRequirement};
+use listwatch_meta::selector::LabelOperator;
 use listwatch_meta::{
     Change, Event, FieldSelector, Key, KeyRange, LabelSelector, Object, ObjectShape, ShardSelector, canary,
 };
+
+use crate::label_conditions::{LabelConditions, SortedLabels, is_among};
 
 /// The part of a resource that a URL addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,9 @@ pub(crate) struct Filter {
     everything: bool,
     /// A required name that the range cannot express, because any namespace matches.
     name: Option<Box<str>>,
-    labels: Box<[LabelTest]>,
-    fields: Box<[FieldTest]>,
+    labels: LabelConditions,
+    /// At most one condition per field, so that a field is read once per object.
+    fields: Box<[FieldCondition]>,
     shard: Option<Box<ShardSelector>>,
     index_key: IndexKey,
     selects: bool,
@@ -62,32 +63,23 @@ pub(crate) enum IndexKey {
     All,
 }
 
-/// A requirement of a label selector in compact form. There may be one per watcher and requirement,
-/// and a `BTreeSet` for a single value takes hundreds of bytes.
+/// The condition on one field: all terms of the field selector on that field.
 #[derive(Debug)]
-struct LabelTest {
-    label: Box<str>,
-    operator: Operator,
-}
-
-#[derive(Debug)]
-enum Operator {
-    In(Box<[Box<str>]>),
-    NotIn(Box<[Box<str>]>),
-    Exists,
-    DoesNotExist,
-    GreaterThan(i64),
-    LessThan(i64),
-}
-
-#[derive(Debug)]
-struct FieldTest {
+struct FieldCondition {
     field: Field,
-    value: Box<str>,
-    negated: bool,
+    values: FieldValues,
 }
 
 #[derive(Debug)]
+enum FieldValues {
+    Equal(Box<str>),
+    /// None of these values, which are sorted.
+    NotIn(Box<[Box<str>]>),
+    /// The terms contradict each other, so no value is permitted.
+    Contradiction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Field {
     Name,
     Namespace,
@@ -138,10 +130,10 @@ impl Filter {
             .or_else(|| namespace.map(|namespace| IndexKey::Namespace(namespace.into())))
             .unwrap_or(IndexKey::All);
         let selects = !labels.is_empty() || !fields.is_empty();
-        let tests = fields.terms().iter().map(|term| FieldTest::new(term, shape)).collect();
+        let fields = field_conditions(fields, shape);
         let everything = matches!(scope, Scope::All) && range == collection && name.is_none();
-        let labels = labels.requirements().iter().map(LabelTest::new).collect();
-        Filter { range, collection, everything, name, labels, fields: tests, shard: None, index_key, selects }
+        let labels = LabelConditions::new(&labels);
+        Filter { range, collection, everything, name, labels, fields, shard: None, index_key, selects }
     }
 
     /// Limits the filter to the objects of these shards.
@@ -171,9 +163,14 @@ impl Filter {
         self.selects
     }
 
-    /// True when only one key can match.
+    /// True when at most one key can match.
     pub(crate) fn is_single(&self) -> bool {
-        matches!(self.index_key, IndexKey::Key(_)) || self.range.is_empty()
+        self.requires_one_key() || self.range.is_empty()
+    }
+
+    /// True when the filter has the name of one object, and its namespace if the resource has namespaces.
+    pub(crate) fn requires_one_key(&self) -> bool {
+        matches!(self.index_key, IndexKey::Key(_))
     }
 
     /// Whether an object with this key can match.
@@ -182,9 +179,22 @@ impl Filter {
             || self.range.contains(key.as_str()) && self.name.as_deref().is_none_or(|name| name == key.name())
     }
 
+    /// Whether a walk through the range examines no other objects than matching ones, or at most one. `indexed` is the
+    /// field whose required value the walk finds in an index, by its position in the shape.
+    pub(crate) fn is_met_by_range(&self, indexed: Option<usize>) -> bool {
+        let is_implied = |condition: &FieldCondition| match (condition.field, &condition.values) {
+            // Only a namespace of the field selector narrows the range of the collection.
+            (Field::Namespace, FieldValues::Equal(_)) => self.range != self.collection,
+            (Field::At(position), FieldValues::Equal(_)) => indexed == Some(position),
+            _ => false,
+        };
+        let has_other_selector = !self.labels.is_empty() || self.shard.is_some() || self.name.is_some();
+        self.is_single() || !has_other_selector && self.fields.iter().all(is_implied)
+    }
+
     /// Whether the selectors match an object that [`Filter::covers`].
     pub(crate) fn selects_object(&self, object: &Object, shape: &ObjectShape) -> bool {
-        !self.selects || self.matches(object, shape, |label| object.label(label))
+        !self.selects || self.matches(object, shape, || self.labels.match_object(object))
     }
 
     /// The change that a watcher with this filter sees in an event. An object that begins to match
@@ -199,11 +209,10 @@ impl Filter {
             return Some(event.change);
         }
         let now = event.change != Change::Deleted
-            && self.matches(&event.object, shape, |label| labeled_event.now.get(&event.object, label));
-        let before = event
-            .previous
-            .as_ref()
-            .is_some_and(|previous| self.matches(previous, shape, |label| labeled_event.before.get(previous, label)));
+            && self.matches(&event.object, shape, || labeled_event.now.match_labels(&event.object, &self.labels));
+        let before = event.previous.as_ref().is_some_and(|previous| {
+            self.matches(previous, shape, || labeled_event.before.match_labels(previous, &self.labels))
+        });
         match (before, now) {
             (false, true) if canary!("cacher-shows-entering-as-modified") => Some(event.change),
             (false, true) => Some(Change::Added),
@@ -214,9 +223,10 @@ impl Filter {
         }
     }
 
-    fn matches<'a>(&self, object: &Object, shape: &ObjectShape, label: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
-        self.fields.iter().all(|test| test.matches(object, shape))
-            && self.labels.iter().all(|test| test.matches(label(&test.label).as_deref()))
+    #[inline]
+    fn matches(&self, object: &Object, shape: &ObjectShape, match_labels: impl FnOnce() -> bool) -> bool {
+        self.fields.iter().all(|condition| condition.is_met_by(object, shape))
+            && (self.labels.is_empty() || match_labels())
             && self.shard.as_ref().is_none_or(|shard| shard.matches(object))
     }
 
@@ -238,7 +248,7 @@ pub(crate) struct EventLabels<'e> {
 }
 
 #[derive(Default)]
-struct Labels<'e>(OnceCell<Vec<(&'e [u8], Cow<'e, str>)>>);
+struct Labels<'e>(OnceCell<SortedLabels<'e>>);
 
 impl<'e> EventLabels<'e> {
     pub(crate) fn new(event: &'e Event, shape: &'e ObjectShape) -> Self {
@@ -246,26 +256,25 @@ impl<'e> EventLabels<'e> {
     }
 
     /// A label's value after the change, or in the last state of a deleted object.
-    pub(crate) fn label_now(&self, name: &str) -> Option<Cow<'_, str>> {
-        self.now.get(&self.event.object, name)
+    pub(crate) fn label_now(&self, name: &str) -> Option<&str> {
+        self.now.of(&self.event.object).get(name)
     }
 
     /// A label's value before the change.
-    pub(crate) fn label_before(&self, name: &str) -> Option<Cow<'_, str>> {
-        self.event.previous.as_ref().and_then(|previous| self.before.get(previous, name))
+    pub(crate) fn label_before(&self, name: &str) -> Option<&str> {
+        self.event.previous.as_ref().and_then(|previous| self.before.of(previous).get(name))
     }
 }
 
 impl<'e> Labels<'e> {
-    fn get(&self, object: &'e Object, name: &str) -> Option<Cow<'_, str>> {
-        let labels = self.0.get_or_init(|| {
-            let mut labels = Vec::new();
-            object.for_each_label(|name, value| labels.push((name, value)));
-            labels
-        });
-        // Of a duplicate key the last one counts.
-        let found = labels.iter().rev().find(|(known, _)| *known == name.as_bytes());
-        found.map(|(_, value)| Cow::Borrowed(&**value))
+    #[inline]
+    fn of(&self, object: &'e Object) -> &SortedLabels<'e> {
+        self.0.get_or_init(|| SortedLabels::new(object))
+    }
+
+    #[inline]
+    fn match_labels(&self, object: &'e Object, conditions: &LabelConditions) -> bool {
+        conditions.match_labels(self.of(object))
     }
 }
 
@@ -286,52 +295,58 @@ fn pinned_label(labels: &LabelSelector) -> Option<IndexKey> {
     })
 }
 
-impl LabelTest {
-    fn new(requirement: &LabelRequirement) -> Self {
-        let packed = |values: &BTreeSet<String>| values.iter().map(|value| value.as_str().into()).collect();
-        let operator = match requirement.operator() {
-            LabelOperator::In(values) => Operator::In(packed(values)),
-            LabelOperator::NotIn(values) => Operator::NotIn(packed(values)),
-            LabelOperator::Exists => Operator::Exists,
-            LabelOperator::DoesNotExist => Operator::DoesNotExist,
-            LabelOperator::GreaterThan(bound) => Operator::GreaterThan(*bound),
-            LabelOperator::LessThan(bound) => Operator::LessThan(*bound),
+/// Joins the terms on each field.
+fn field_conditions(selector: &FieldSelector, shape: &ObjectShape) -> Box<[FieldCondition]> {
+    let mut terms: Vec<(Field, bool, &str)> =
+        selector.terms().iter().map(|term| (Field::of(&term.field, shape), term.negated, &*term.value)).collect();
+    terms.sort_unstable();
+    terms.dedup();
+    let of_fields = terms.chunk_by(|(one, ..), (other, ..)| one == other);
+    let condition = |terms: &[(Field, bool, &str)]| {
+        let (field, ..) = *terms.first()?;
+        // `false` sorts first, so these are the values of `=`, then those of `!=`.
+        let (equal, unequal) = terms.split_at(terms.partition_point(|(_, negated, _)| !negated));
+        let values = match equal {
+            [] if field == Field::Unknown => return None, // always met
+            [] => FieldValues::NotIn(unequal.iter().map(|(_, _, value)| Box::from(*value)).collect()),
+            [(_, _, value)] if field != Field::Unknown && unequal.iter().all(|(_, _, other)| other != value) => {
+                FieldValues::Equal(Box::from(*value))
+            }
+            _ => FieldValues::Contradiction,
         };
-        LabelTest { label: requirement.key().into(), operator }
-    }
+        Some(FieldCondition { field, values })
+    };
+    of_fields.filter_map(condition).collect()
+}
 
-    fn matches(&self, value: Option<&str>) -> bool {
-        let among = |values: &[Box<str>]| value.is_some_and(|value| values.iter().any(|known| **known == *value));
-        let number = || value.and_then(|value| value.parse::<i64>().ok());
-        match &self.operator {
-            Operator::In(values) => among(values),
-            Operator::NotIn(values) => !among(values),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
-            Operator::LessThan(bound) => number().is_some_and(|number| number < *bound),
+impl Field {
+    fn of(label: &str, shape: &ObjectShape) -> Self {
+        match label {
+            "metadata.name" => Field::Name,
+            "metadata.namespace" => Field::Namespace,
+            label => shape.field_position(label).map_or(Field::Unknown, Field::At),
         }
     }
 }
 
-impl FieldTest {
-    fn new(term: &FieldTerm, shape: &ObjectShape) -> Self {
-        let field = match term.field.as_str() {
-            "metadata.name" => Field::Name,
-            "metadata.namespace" => Field::Namespace,
-            label => shape.field_position(label).map_or(Field::Unknown, Field::At),
-        };
-        FieldTest { field, value: term.value.as_str().into(), negated: term.negated }
-    }
-
-    fn matches(&self, object: &Object, shape: &ObjectShape) -> bool {
-        let equal = match self.field {
-            Field::Name => object.name() == &*self.value,
-            Field::Namespace => object.namespace() == &*self.value,
-            Field::At(position) => object.field_at(position, shape) == *self.value,
+impl FieldCondition {
+    fn is_met_by(&self, object: &Object, shape: &ObjectShape) -> bool {
+        match self.field {
+            Field::Name => self.values.permit(object.name()),
+            Field::Namespace => self.values.permit(object.namespace()),
+            Field::At(position) => self.values.permit(&object.field_at(position, shape)),
             Field::Unknown => false,
-        };
-        equal != self.negated
+        }
+    }
+}
+
+impl FieldValues {
+    fn permit(&self, value: &str) -> bool {
+        match self {
+            FieldValues::Equal(expected) => **expected == *value,
+            FieldValues::NotIn(values) => !is_among(values, value),
+            FieldValues::Contradiction => false,
+        }
     }
 }
 
@@ -374,19 +389,34 @@ mod tests {
     }
 
     #[test]
-    fn compact_label_requirements_match_like_the_selector() {
-        for text in ["a=x", "a!=x", "a in (x,y,7)", "a notin (x,7)", "a", "!a", "a>5", "a<5", "a=x,b!=y", "a in (),!b"]
-        {
-            let Ok(selector) = LabelSelector::parse(text) else { continue };
-            let packed: Vec<_> = selector.requirements().iter().map(LabelTest::new).collect();
-            for a in [None, Some(""), Some("x"), Some("y"), Some("5"), Some("7"), Some("-1")] {
-                for b in [None, Some("y"), Some("z")] {
-                    let value = |label: &str| if label == "a" { a } else { b };
-                    let expected = selector.matches(|label| value(label).map(Cow::Borrowed));
-                    let found = packed.iter().all(|test| test.matches(value(&test.label)));
-                    assert_eq!(found, expected, "{text} with a={a:?}, b={b:?}");
-                }
-            }
+    fn field_conditions_match_like_the_selector_and_read_each_field_once() {
+        let shape = shape();
+        let key = Key::new("pods", Some("a"), "x").unwrap();
+        let json = br#"{"metadata":{"name":"x"},"spec":{"nodeName":"n1"}}"#;
+        let object = Object::from_stored(key, Revision::new(1), Change::Added, json, &shape).unwrap();
+        let many: Vec<String> = (0..1_000).map(|n| format!("spec.nodeName!=m{n}")).collect();
+        for (text, conditions) in [
+            ("", 0),
+            ("spec.nodeName=n1", 1),
+            ("spec.nodeName=n2", 1),
+            ("spec.nodeName!=n1", 1),
+            ("spec.nodeName!=n2", 1),
+            ("spec.nodeName=n1,spec.nodeName!=n2", 1),
+            ("spec.nodeName=n1,spec.nodeName!=n1", 1),
+            ("spec.nodeName=n1,spec.nodeName=n2", 1),
+            ("metadata.name=x,metadata.namespace=a,spec.nodeName!=n2,metadata.name!=y", 3),
+            ("metadata.name!=x", 1),
+            ("metadata.namespace=b", 1),
+            ("spec.other=x", 1),
+            ("spec.other!=x,spec.another!=y", 0),
+            ("spec.other!=x,spec.another=y", 1),
+            (&many.join(","), 1),
+            (&format!("{},spec.nodeName!=n1", many.join(",")), 1),
+        ] {
+            let selector = FieldSelector::parse(text).unwrap();
+            let found = field_conditions(&selector, &shape);
+            let matches = found.iter().all(|condition| condition.is_met_by(&object, &shape));
+            assert_eq!((matches, found.len()), (selector.matches(&object, &shape), conditions), "{text}");
         }
     }
 

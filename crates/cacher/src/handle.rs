@@ -11,13 +11,13 @@ use listwatch_meta::{
 };
 use listwatch_storage::{Storage, StoreFault};
 
-use crate::cache::Cache;
 use crate::direct::Direct;
 use crate::driver;
-use crate::error::ReadError;
+use crate::error::{ReadError, UndecodableValue};
 use crate::filter::{Filter, Scope};
-use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
+use crate::limits::Limits;
 use crate::offered;
+use crate::pins::Pinning;
 use crate::readiness::Readiness;
 use crate::route::{self, Route, RouteInput};
 use crate::shared::{Shared, now};
@@ -72,9 +72,9 @@ pub struct List {
     pub remaining: Option<u64>,
     /// The objects, in key order.
     pub items: ListItems,
-    /// Keys in the list's scope whose values are not objects (the first hundred). The items do not
+    /// The stored values in the list's scope that are not objects (the first hundred). The items do not
     /// include them, so a reader that needs a complete list can detect the gap.
-    pub undecodable: Vec<Key>,
+    pub undecodable: Vec<UndecodableValue>,
 }
 
 /// The watch cache of one resource: one list and one watch of the store serve any number of reads
@@ -89,6 +89,10 @@ enum Inner {
     Cached(Arc<Handle>),
     Direct(Arc<Direct>),
 }
+
+/// The number of states that a consistent list takes from the cache while the cache lists again. At the bound, the client
+/// receives `429`.
+const CONSISTENT_ATTEMPTS_MAX: usize = 3;
 
 /// Keeps the driver alive: the cache stops when the last handle is dropped.
 pub(crate) struct Handle {
@@ -135,7 +139,7 @@ impl Cacher {
     ///
     /// # Errors
     /// [`ReadError::TooLarge`], [`ReadError::Expired`] (only for [`ReadAt::Exact`]),
-    /// [`ReadError::Undecodable`], [`ReadError::Fault`].
+    /// [`ReadError::UndecodableObject`], [`ReadError::Fault`].
     pub async fn get(&self, key: &Key, at: ReadAt) -> Result<Option<Object>, ReadError> {
         match &self.0 {
             Inner::Cached(handle) => handle.get(key, at).await,
@@ -314,8 +318,8 @@ impl Handle {
         shared.reach(required).await?;
         let cache = shared.cache.read();
         Shared::check_reached(required, cache.revision())?;
-        if cache.is_undecodable(key) {
-            return Err(ReadError::Undecodable { keys: vec![key.clone()] });
+        if let Some(reason) = cache.undecodable_reason(key) {
+            return Err(ReadError::UndecodableObject(UndecodableValue { key: key.clone(), reason }));
         }
         Ok(cache.snapshot().get(key.as_str()).cloned())
     }
@@ -323,8 +327,11 @@ impl Handle {
     async fn list(&self, scope: &Scope, request: &ListRequest) -> Result<List, ReadError> {
         let shared = &self.shared;
         let filter = shared.filter(scope, &request.labels, &request.fields, request.shard.as_ref());
+        // Before the state is taken, so that a state that is replaced meanwhile is not kept.
+        let mut generation = shared.pins.lock().generation();
         let mut situation = RouteInput {
             ready: shared.is_ready(),
+            relisting: shared.is_relisting(),
             progress: shared.storage.capabilities().progress_requests,
             single: filter.is_single(),
             bounded: request.limit.is_some() && !filter.selects(),
@@ -338,17 +345,13 @@ impl Handle {
         let (snapshot, revision) = match route {
             Route::Cache => shared.current(),
             Route::CacheAt(revision) => shared.current_since(revision).await?,
-            Route::CacheConsistent => {
-                let revision = shared.storage.current_revision().await.map_err(ReadError::from_store)?;
-                match shared.current_since(revision).await {
-                    Ok(current) => current,
-                    Err(ReadError::TooLarge { .. }) => {
-                        shared.counters.fallbacks.fetch_add(1, Relaxed);
-                        return self.list_store(&filter, request).await;
-                    }
-                    Err(error) => return Err(error),
+            Route::CacheConsistent | Route::Relisted => match self.consistent_state(situation).await? {
+                Some((current, since)) => {
+                    generation = since;
+                    current
                 }
-            }
+                None => return self.list_store(&filter, request).await,
+            },
             Route::Snapshot(revision) => match self
                 .past_state(revision, situation.progress)
                 .await
@@ -371,13 +374,49 @@ impl Handle {
         shared.counters.cache_lists.fetch_add(1, Relaxed);
         // Only a list of the current state begins one. Reads of a former revision must not prolong it.
         let begins = !matches!(route, Route::Snapshot(_));
-        Ok(self.page(snapshot, revision, filter, request, begins))
+        Ok(self.page(snapshot, revision, filter, request, Pinning { generation, begins }).await)
+    }
+
+    /// The state of the cache at the store's revision or later, and the generation of pins that it belongs to. `None` when
+    /// the store serves the list.
+    ///
+    /// # Errors
+    /// [`ReadError::NotReady`] if the cache lists again for too long, and the list may not use the store meanwhile.
+    async fn consistent_state(&self, situation: RouteInput) -> Result<Option<((Snapshot, Revision), u64)>, ReadError> {
+        let shared = &self.shared;
+        let route = || route::list(ReadAt::MostRecent, RouteInput { relisting: shared.is_relisting(), ..situation });
+        for _ in 0..CONSISTENT_ATTEMPTS_MAX {
+            if route() == Route::Relisted {
+                shared.relisted_in_time().await?;
+            }
+            let generation = shared.pins.lock().generation();
+            let revision = shared.store_revision().await?;
+            match shared.current_since(revision).await {
+                // In this order: the generation changes before the new list is complete.
+                Ok(current) if !shared.is_relisting() && shared.pins.lock().generation() == generation => {
+                    return Ok(Some((current, generation)));
+                }
+                // The state was replaced meanwhile, or will be.
+                Ok(_) if route() != Route::Store => {}
+                Err(ReadError::TooLarge { .. }) if route() == Route::Relisted => {}
+                Ok(_) | Err(ReadError::TooLarge { .. }) => {
+                    shared.counters.fallbacks.fetch_add(1, Relaxed);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Shared::relisting_error())
     }
 
     async fn list_store(&self, filter: &Filter, request: &ListRequest) -> Result<List, ReadError> {
         let shared = &self.shared;
         shared.counters.store_lists.fetch_add(1, Relaxed);
-        store_read::list(&shared.storage, filter, request, &shared.config.shape, &shared.config.limits).await
+        let history = shared.store_history.lock().id();
+        let ResourceConfig { shape, limits, .. } = &shared.config;
+        let list = store_read::list(&shared.storage, filter, request, shape, limits).await?;
+        shared.store_history.lock().handle_revision(history, list.revision);
+        Ok(list)
     }
 
     /// Returns the state at exactly this revision; `None` when only the store may still have it.
@@ -389,7 +428,7 @@ impl Handle {
         if canary!("cacher-pages-the-current-state") {
             return Ok(Some(shared.current().0));
         }
-        {
+        let generation = {
             let mut pins = shared.pins.lock();
             if pins.is_expired(revision) {
                 return Err(ReadError::Expired { requested: revision });
@@ -397,8 +436,13 @@ impl Handle {
             if let Some(snapshot) = pins.get(now(), revision) {
                 return Ok(Some(snapshot));
             }
+            pins.generation()
+        };
+        let reached = shared.revision();
+        if shared.store_history.lock().is_former(revision, reached) {
+            return Err(ReadError::Expired { requested: revision });
         }
-        if revision > shared.revision() {
+        if revision > reached {
             if !progress {
                 return Ok(None);
             }
@@ -414,42 +458,49 @@ impl Handle {
         let snapshot = former.rebuild(&shared.config.shape);
         shared.counters.rebuilt.fetch_add(1, Relaxed);
         // A client that reads a former revision usually requests its next page.
-        self.pin(revision, &snapshot, false);
+        self.pin(revision, &snapshot, Pinning { generation, begins: false });
         Ok(Some(snapshot))
     }
 
-    fn pin(&self, revision: Revision, snapshot: &Snapshot, begins: bool) {
-        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone(), begins);
+    fn pin(&self, revision: Revision, snapshot: &Snapshot, pinning: Pinning) {
+        let unneeded = self.shared.pins.lock().pin(now(), revision, snapshot.clone(), pinning);
         drop(unneeded); // not under the lock
         self.shared.kick.notify_one();
     }
 
-    fn page(
+    async fn page(
         &self,
         snapshot: Snapshot,
         revision: Revision,
         filter: Arc<Filter>,
         request: &ListRequest,
-        begins: bool,
+        pinning: Pinning,
     ) -> List {
         let shared = &self.shared;
-        let undecodable = undecodable_in(&shared.cache.read(), &filter);
+        let undecodable = shared.cache.read().undecodable_in(&filter);
         let start = store_read::start_key(&filter, request);
-        let mut items = ListItems::walk(snapshot.clone(), filter.clone(), shared.config.shape.clone(), &start);
+        let items = ListItems::walk(snapshot.clone(), filter.clone(), shared.config.shape.clone(), &start);
+        let items = items.counted(&shared.counters);
         let Some(limit) = request.limit else {
-            let items = items.counted(&shared.counters);
+            // A chunk of a body cannot pause. If a chunk could examine any number of other objects, the matching ones are
+            // collected first.
+            let items = if items.examines_only_matches() {
+                items
+            } else {
+                ListItems::ready(items.collected(usize::MAX).await).counted(&shared.counters)
+            };
             return List { revision, continue_token: None, remaining: None, items, undecodable };
         };
         // The metadata at the head of the list depends on the page's end, so a page is collected.
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let objects: Vec<Object> = items.by_ref().take(limit).collect();
+        let objects = items.collected(limit).await;
         let last = objects.last().filter(|_| objects.len() == limit).map(|object| object.key().clone());
         let more = last.filter(|last| snapshot.any_behind(filter.range(), last.as_str()));
         let continue_token = more.as_ref().map(|last| store_read::token(&filter, revision, last));
         let remaining =
             more.filter(|_| !filter.selects()).map(|last| snapshot.count_behind(filter.range(), last.as_str()));
         if continue_token.is_some() {
-            self.pin(revision, &snapshot, begins);
+            self.pin(revision, &snapshot, pinning);
         }
         List { revision, continue_token, remaining, items: ListItems::ready(objects), undecodable }
     }
@@ -466,7 +517,7 @@ impl Handle {
         let filter = shared.filter(scope, &request.labels, &request.fields, request.shard.as_ref());
         let mailbox = match self.begin(&filter, request).await {
             Ok(mailbox) => mailbox,
-            Err(ReadError::Fault(StoreFault::Closed)) => return Err(StoreFault::Closed.into()),
+            Err(error @ (ReadError::Fault(StoreFault::Closed) | ReadError::NotReady { .. })) => return Err(error),
             Err(error) => return Ok(Watcher::over(error.status(shared.config.group_resource()))),
         };
         Ok(self.register(mailbox, filter, request.bookmarks, deadline))
@@ -475,13 +526,18 @@ impl Handle {
     /// Determines how a watch begins.
     async fn begin(&self, filter: &Arc<Filter>, request: &WatchRequest) -> Result<Mailbox, ReadError> {
         let shared = &self.shared;
-        let current_revision = async || shared.storage.current_revision().await.map_err(ReadError::from_store);
+        if is_consistent(request.from) {
+            // Neither the state nor the history may be of a former history of the store.
+            shared.relisted_in_time().await?;
+        }
         let after = match request.from {
             WatchFrom::InitialEvents { at, mark_end } => {
                 let mark_end = mark_end && request.bookmarks;
                 let required = match at {
-                    ReadAt::MostRecent => current_revision().await?,
-                    ReadAt::NotOlderThan(revision) | ReadAt::Exact(revision) => revision,
+                    ReadAt::MostRecent => shared.store_revision().await?,
+                    ReadAt::NotOlderThan(revision) | ReadAt::Exact(revision) | ReadAt::LegacyExact(revision) => {
+                        revision
+                    }
                     ReadAt::Any => Revision::ZERO,
                 };
                 let consistent = at == ReadAt::MostRecent;
@@ -491,7 +547,9 @@ impl Handle {
                 let hopeless = consistent && !progress && shared.revision() < required;
                 let replay = async {
                     shared.reach(required).await?;
-                    self.replay_cache(filter, required, mark_end)
+                    let mailbox = self.replay_cache(filter, required, mark_end)?;
+                    // The store may have been restored since its revision was read.
+                    if consistent && shared.is_relisting() { Err(Shared::relisting_error()) } else { Ok(mailbox) }
                 };
                 let replayed = if hopeless { None } else { Some(replay.await) };
                 return match replayed {
@@ -505,12 +563,15 @@ impl Handle {
                 };
             }
             WatchFrom::Now(ReadAt::Any) => shared.revision(),
-            WatchFrom::Now(_) => current_revision().await?,
+            WatchFrom::Now(_) => shared.store_revision().await?,
             WatchFrom::After(_) if canary!("cacher-watches-from-now") => shared.revision(),
             WatchFrom::After(revision) => revision,
         };
         let cache = shared.cache.read();
+        let is_former = matches!(request.from, WatchFrom::After(_))
+            && shared.store_history.lock().is_former(after, cache.revision());
         match cache.history().position_after(after) {
+            _ if is_former => Ok(Mailbox::closed(Some(shared.expired(after, cache.history().floor())))),
             Ok(position) => Ok(Mailbox::from_history(position, after)),
             Err(_) => Ok(Mailbox::closed(Some(shared.expired(after, cache.history().floor())))),
         }
@@ -524,7 +585,7 @@ impl Handle {
         let shared = &self.shared;
         let (snapshot, revision, position) = {
             let cache = shared.cache.read();
-            refuse_undecodable(undecodable_in(&cache, filter))?;
+            refuse_undecodable(cache.undecodable_in(filter))?;
             (cache.snapshot().clone(), cache.revision(), cache.history().end())
         };
         Shared::check_reached(required, revision)?;
@@ -583,15 +644,18 @@ impl Handle {
     }
 }
 
-/// The keys in the scope of a filter whose values are not objects, at most
-/// [`UNDECODABLE_KEYS_MAX`].
-fn undecodable_in(cache: &Cache, filter: &Filter) -> Vec<Key> {
-    cache.undecodable().filter(|key| filter.covers(key)).take(UNDECODABLE_KEYS_MAX).cloned().collect()
+/// Whether a watch begins at the most recent state of the store.
+fn is_consistent(from: WatchFrom) -> bool {
+    match from {
+        WatchFrom::InitialEvents { at, .. } => at == ReadAt::MostRecent,
+        WatchFrom::Now(at) => at != ReadAt::Any,
+        WatchFrom::After(_) => false,
+    }
 }
 
 /// Fails if the initial state lacks objects because their values are undecodable.
-pub(crate) fn refuse_undecodable(keys: Vec<Key>) -> Result<(), ReadError> {
-    if keys.is_empty() { Ok(()) } else { Err(ReadError::Undecodable { keys }) }
+pub(crate) fn refuse_undecodable(values: Vec<UndecodableValue>) -> Result<(), ReadError> {
+    if values.is_empty() { Ok(()) } else { Err(ReadError::Undecodable(values)) }
 }
 
 impl Readiness {

@@ -28,6 +28,8 @@ pub(crate) struct History {
     events: VecDeque<Arc<SharedEvent>>,
     /// The position of the first event in `events`; never decreases.
     start: u64,
+    /// Earlier positions belong to a replaced history.
+    cleared: u64,
     /// A watch may begin after this revision or a later one, because all later events are held.
     floor: Revision,
     /// The bytes that only the window keeps alive ([`cost`]), and the shared budget.
@@ -42,6 +44,8 @@ pub(crate) struct WindowStart {
     pub(crate) start: u64,
     /// The oldest revision that a watch may begin after.
     pub(crate) floor: Revision,
+    /// Earlier positions belong to a replaced history. A watch cannot continue from them, whatever its revision.
+    pub(crate) cleared: u64,
 }
 
 /// The error for a position that has left the window.
@@ -52,7 +56,7 @@ impl History {
     /// Creates an empty window; a watch may begin after `floor`.
     pub(crate) fn new(floor: Revision, encodings: Arc<Encodings>, budget: Option<&HistoryBudget>) -> Self {
         let account = budget.map_or_else(WindowAccount::default, HistoryBudget::open);
-        History { events: VecDeque::new(), start: 0, floor, account, encodings }
+        History { events: VecDeque::new(), start: 0, cleared: 0, floor, account, encodings }
     }
 
     /// The position after the last event.
@@ -62,7 +66,7 @@ impl History {
 
     /// The start of the window.
     pub(crate) fn window_start(&self) -> WindowStart {
-        WindowStart { start: self.start, floor: self.floor }
+        WindowStart { start: self.start, floor: self.floor, cleared: self.cleared }
     }
 
     /// The oldest revision that a watch may begin after.
@@ -142,6 +146,7 @@ impl History {
     pub(crate) fn clear(&mut self, floor: Revision) -> VecDeque<Arc<SharedEvent>> {
         // Skips one position, so that a reader at the very end also gets an error.
         self.start = self.end() + 1;
+        self.cleared = self.start;
         self.account.subtract(self.account.bytes());
         self.floor = floor;
         std::mem::take(&mut self.events)

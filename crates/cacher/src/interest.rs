@@ -146,12 +146,12 @@ impl Interest {
         for (label, map) in &self.labels {
             let now = labeled_event.label_now(label);
             if let Some(before) = labeled_event.label_before(label)
-                && Some(&before) != now.as_ref()
+                && Some(before) != now
             {
-                found(map, &before);
+                found(map, before);
             }
             if let Some(now) = now {
-                found(map, &now);
+                found(map, now);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use listwatch_meta::{Change, FieldSelector, Key, LabelSelector, Object, ObjectShape, Revision, Status};
 use proptest::prelude::*;
 
-use crate::cache::{Cache, DecodeError, Input};
+use crate::cache::{Cache, DecodeError, Input, Listing};
 use crate::delivery::SharedEvent;
 use crate::filter::{EventLabels, Filter, Scope};
 use crate::history::{Evicted, WindowStart};
@@ -161,15 +161,17 @@ impl World {
 
     fn watch(&mut self, from: u64, selects: bool) {
         let Ok(position) = self.cache.history().position_after(Revision::new(from)) else { return };
-        if self.watches.len() == READERS {
-            return;
+        if self.watches.len() < READERS {
+            self.register(Mailbox::from_history(position, Revision::new(from)), from, selects);
         }
+    }
+
+    fn register(&mut self, mailbox: Mailbox, from: u64, selects: bool) {
         let labels = LabelSelector::parse(if selects { "app=p" } else { "" }).unwrap();
         let filter = Arc::new(Filter::new("pods", &self.shape, &[], &Scope::All, labels, &FieldSelector::default()));
         let deadline = self.now + Duration::from_secs(1_000_000);
         let n = self.watches.len();
         let id = self.hub.handle_watch(self.now, n, filter.clone(), deadline, true, &self.limits);
-        let mailbox = Mailbox::from_history(position, Revision::new(from));
         let (seen, reader) = (Vec::new(), Reader::Idle);
         self.watches.push(Watch {
             id,
@@ -258,6 +260,24 @@ impl World {
         Ok(())
     }
 
+    /// Replaces the state, as after a restore of the store, at this revision.
+    fn replace(&mut self, revision: u64) {
+        self.revision = revision;
+        let listing = Listing { revision: Revision::new(revision), ..Listing::default() };
+        let plan = self.cache.plan_list(listing, false);
+        drop(self.cache.handle_list(plan));
+    }
+
+    /// Closes all registered watches, as the driver does after it replaced the state.
+    fn close_all(&mut self) {
+        for watch in &mut self.watches {
+            let last_status = expired(watch.mailbox.last(), self.cache.history().floor());
+            drop(watch.mailbox.handle_close(Some(last_status), self.hub.dispatched()));
+        }
+        self.hub.handle_reset();
+        self.hub.handle_progress(self.cache.revision(), self.cache.history().end());
+    }
+
     fn bookmarks(&mut self) {
         self.now += self.limits.bookmark_interval * 2;
         let (watches, limit) = (&mut self.watches, self.limits.watcher_queue_events_max);
@@ -319,6 +339,35 @@ impl Watch {
             .filter(|event| !event.undecodable && self.sees(event))
             .map(|event| event.sequence)
             .collect()
+    }
+}
+
+/// The store was restored to an older revision while a watch begins after a later one.
+#[test]
+fn watch_that_begins_before_the_state_is_replaced_never_continues_in_the_new_history() {
+    for registered_at in 0..3 {
+        let mut world = World::new(1_000);
+        let write = |world: &mut World| {
+            world.step(&Op::Write(vec![(0, Some(true))])).unwrap();
+            world.dispatch();
+        };
+        (0..6).for_each(|_| write(&mut world));
+        let position = world.cache.history().position_after(Revision::new(5)).unwrap();
+        let mut mailbox = Some(Mailbox::from_history(position, Revision::new(5)));
+        for step in 0..3 {
+            if step == registered_at {
+                world.register(mailbox.take().unwrap(), 5, false);
+            }
+            match step {
+                0 => world.replace(3),
+                1 => world.close_all(),
+                _ => (0..3).for_each(|_| write(&mut world)),
+            }
+        }
+        for _ in 0..50 {
+            world.read(0).unwrap_or_else(|broken| panic!("{broken}, registered at step {registered_at}"));
+        }
+        assert!(world.watches[0].expired, "resumable: the watch continues, registered at step {registered_at}");
     }
 }
 

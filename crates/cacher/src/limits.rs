@@ -119,6 +119,15 @@ pub(crate) const MEMO_EVENTS_MAX: usize = 256;
 /// The number of items of a list that are taken from its snapshot at once.
 pub(crate) const LIST_BATCH_OBJECTS: usize = 64;
 
+/// The number of objects that a list examines before other tasks run. A selector may match none of them. With labels of
+/// the usual size, this takes well below a millisecond.
+pub(crate) const LIST_EXAMINED_PER_POLL: usize = 1_024;
+
+/// The bytes of JSON of the objects that a list with a selector examines before other tasks run. The labels of one
+/// object can have the size of the largest object, so the number of objects alone does not bound the time. Usual objects
+/// have few labels, and a pause is cheap, so the whole JSON counts. The last object may exceed the limit.
+pub(crate) const LIST_EXAMINED_BYTES_PER_POLL: usize = 4 * 1024 * 1024;
+
 /// Timers within this distance of an expired timer are handled together. A thousand bookmarks that
 /// are due in one second need one wake-up of the driver.
 pub(crate) const TIMER_SLACK: Duration = Duration::from_secs(1);
@@ -148,9 +157,12 @@ pub(crate) const RETRY_MIN: Duration = Duration::from_millis(50);
 /// The longest wait between two attempts to reach the store.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// The largest number of keys in [`ReadError::Undecodable`](crate::ReadError::Undecodable) and in
-/// the statistics.
+/// The largest number of values in [`ReadError::Undecodable`](crate::ReadError::Undecodable), in a
+/// [`List`](crate::List) and in the statistics.
 pub const UNDECODABLE_KEYS_MAX: usize = 100;
+
+/// The largest size of the reason that is kept for an undecodable value, in bytes. The rest of a longer reason is left out.
+pub(crate) const UNDECODABLE_REASON_BYTES_MAX: usize = 512;
 
 /// The largest number of undecodable values of one resource that are logged by key.
 pub(crate) const UNDECODABLE_LOGGED_MAX: usize = 10;

@@ -28,8 +28,19 @@ pub(crate) struct Pins {
     /// The entries; the most recently used one is last.
     entries: Vec<Pin>,
     max: usize,
+    /// Incremented by [`Pins::clear`].
+    generation: u64,
     /// The revisions whose lists have expired, the oldest first.
     expired: VecDeque<Revision>,
+}
+
+/// The circumstances of a page that is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pinning {
+    /// [`Pins::generation`] before the state of the page was taken.
+    pub(crate) generation: u64,
+    /// Whether the page begins a list.
+    pub(crate) begins: bool,
 }
 
 struct Pin {
@@ -43,13 +54,29 @@ struct Pin {
 impl Pins {
     /// Creates a set that keeps at most `max` snapshots.
     pub(crate) fn new(max: usize) -> Self {
-        Pins { entries: Vec::new(), max, expired: VecDeque::new() }
+        Pins { entries: Vec::new(), max, generation: 0, expired: VecDeque::new() }
     }
 
-    /// Adds the snapshot of a page. Returns the snapshots that are evicted. A page that `begins` a list resets the
-    /// expiry of this revision; other pages do not.
+    /// The number of calls of [`Pins::clear`]. A reader takes it before the state that it pins later.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Adds the snapshot of a page. Returns the snapshots that are evicted. A page that begins a list resets the
+    /// expiry of this revision; other pages do not. A snapshot of a generation that [`Pins::clear`] has ended is not
+    /// added, because the new history may have another state at its revision.
     #[must_use = "to be dropped outside of any lock"]
-    pub(crate) fn pin(&mut self, now: Instant, revision: Revision, snapshot: Snapshot, begins: bool) -> Vec<Snapshot> {
+    pub(crate) fn pin(
+        &mut self,
+        now: Instant,
+        revision: Revision,
+        snapshot: Snapshot,
+        pinning: Pinning,
+    ) -> Vec<Snapshot> {
+        let Pinning { generation, begins } = pinning;
+        if generation != self.generation {
+            return vec![snapshot];
+        }
         let known = self.entries.iter().find(|pin| pin.revision == revision).map(|pin| pin.begun);
         if begins {
             self.expired.retain(|expired| *expired != revision);
@@ -89,9 +116,10 @@ impl Pins {
         self.take(|pin| is_over(pin) || now.saturating_duration_since(pin.used) >= PINNED_SNAPSHOT_IDLE)
     }
 
-    /// Removes and returns all snapshots.
+    /// Removes and returns all snapshots, because another state replaced the cached one.
     #[must_use = "to be dropped outside of any lock"]
     pub(crate) fn clear(&mut self) -> Vec<Snapshot> {
+        self.generation += 1;
         self.take(|_| true)
     }
 
@@ -109,15 +137,18 @@ impl Pins {
 mod tests {
     use super::*;
 
+    const FIRST: Pinning = Pinning { generation: 0, begins: true };
+    const OTHER: Pinning = Pinning { generation: 0, begins: false };
+
     #[test]
     fn pins_evict_least_recently_used_and_idle_snapshots() {
         let (now, r) = (Instant::now(), Revision::new);
         let mut pins = Pins::new(2);
         let snapshot = || Snapshot::new(&[]);
-        assert!(pins.pin(now, r(1), snapshot(), true).is_empty());
-        assert!(pins.pin(now, r(2), snapshot(), true).is_empty());
+        assert!(pins.pin(now, r(1), snapshot(), FIRST).is_empty());
+        assert!(pins.pin(now, r(2), snapshot(), FIRST).is_empty());
         assert!(pins.get(now, r(1)).is_some());
-        assert_eq!(pins.pin(now, r(3), snapshot(), true).len(), 1);
+        assert_eq!(pins.pin(now, r(3), snapshot(), FIRST).len(), 1);
         assert!(pins.get(now, r(2)).is_none());
         let later = now + PINNED_SNAPSHOT_IDLE / 2;
         assert!(pins.get(later, r(1)).is_some());
@@ -127,24 +158,37 @@ mod tests {
     }
 
     #[test]
+    fn snapshot_taken_before_a_start_over_is_not_pinned_after_it() {
+        let (now, r) = (Instant::now(), Revision::new);
+        let mut pins = Pins::new(2);
+        let late = Pinning { generation: pins.generation(), begins: true };
+        assert!(pins.clear().is_empty());
+        assert_eq!(pins.pin(now, r(1), Snapshot::new(&[]), late).len(), 1, "it is returned, to be dropped");
+        assert!(pins.get(now, r(1)).is_none(), "promise: no time travel");
+        let fresh = Pinning { generation: pins.generation(), begins: true };
+        assert!(pins.pin(now, r(1), Snapshot::new(&[]), fresh).is_empty());
+        assert!(pins.get(now, r(1)).is_some());
+    }
+
+    #[test]
     fn pages_of_a_list_expire_a_fixed_time_after_the_first_even_if_read_repeatedly() {
         let (start, r) = (Instant::now(), Revision::new(1));
         let mut pins = Pins::new(2);
         let snapshot = || Snapshot::new(&[]);
-        assert!(pins.pin(start, r, snapshot(), true).is_empty());
+        assert!(pins.pin(start, r, snapshot(), FIRST).is_empty());
         let late = start + PAGED_LIST_MAX - PINNED_SNAPSHOT_IDLE / 2;
         for now in [start + PINNED_SNAPSHOT_IDLE / 2, late] {
             assert!(pins.handle_timeout(now).is_empty() && pins.get(now, r).is_some());
-            assert_eq!(pins.pin(now, r, snapshot(), false).len(), 1);
+            assert_eq!(pins.pin(now, r, snapshot(), OTHER).len(), 1);
         }
         let over = start + PAGED_LIST_MAX;
         assert_eq!(pins.handle_timeout(over).len(), 1);
         assert!(pins.is_expired(r) && pins.get(over, r).is_none());
         // A new list at the same revision has a time of its own.
-        assert!(pins.pin(over, r, snapshot(), true).is_empty());
+        assert!(pins.pin(over, r, snapshot(), FIRST).is_empty());
         assert!(!pins.is_expired(r) && pins.handle_timeout(over).is_empty());
         for n in 2..=u64::try_from(EXPIRED_MAX).unwrap() + 2 {
-            let _ = pins.pin(start, Revision::new(n), snapshot(), true);
+            let _ = pins.pin(start, Revision::new(n), snapshot(), FIRST);
             let _ = pins.handle_timeout(over);
         }
         assert_eq!(pins.expired.len(), EXPIRED_MAX);

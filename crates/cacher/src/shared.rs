@@ -9,10 +9,10 @@
 //! | `hub` | each mailbox once: to close all watches; every 5 s for eviction, while any is detached | the driver, a stop |
 //! | `hub` | the due timers; a clone of every handle | the driver; statistics |
 //! | a mailbox | one push or one pop | the driver, its watcher |
-//! | `freshness`, `pins` | a map operation | reads, the driver |
+//! | `freshness`, `pins`, `store_history` | a map operation | reads, the driver |
 //!
 //! So a starting watcher waits for one event's dispatch, or rarely for one pass over all watchers.
-//! If two locks are needed, the order is `hub`, then a mailbox. No lock is held across an `await`
+//! If two locks are needed, the order is `hub`, then a mailbox; or `cache`, then `store_history`. No lock is held across an `await`
 //! or while a waker is called. A list never waits for a dispatch, because it takes a snapshot.
 
 use std::future::Future;
@@ -37,6 +37,7 @@ use crate::pins::Pins;
 use crate::readiness::Readiness;
 use crate::snapshot::Snapshot;
 use crate::stats::{CacherStats, Counters, WatcherStats};
+use crate::store_history::StoreHistory;
 use crate::watcher::{Mailbox, Phase};
 
 /// A mailbox, shared by the hub and its watcher.
@@ -55,6 +56,10 @@ pub(crate) struct Shared {
     /// Objects of writes whose events have not arrived.
     pub(crate) offered: OfferedObjects,
     pub(crate) readiness: watch::Sender<Readiness>,
+    /// The revisions of the store, to detect those of a history before a restore.
+    pub(crate) store_history: Mutex<StoreHistory>,
+    /// Whether the state does not continue in the store, and a new one is being listed.
+    pub(crate) relisting: watch::Sender<bool>,
     /// Wakes the driver after a change that affects its timers.
     pub(crate) kick: Notify,
     /// Notified when the cache is stopped.
@@ -74,6 +79,8 @@ impl Shared {
             pins: Mutex::new(Pins::new(config.limits.pinned_snapshots_max)),
             offered: OfferedObjects::default(),
             readiness: watch::Sender::new(Readiness::Pending { since, cause: None }),
+            store_history: Mutex::default(),
+            relisting: watch::Sender::new(false),
             kick: Notify::new(),
             stopped: Notify::new(),
             config,
@@ -140,6 +147,38 @@ impl Shared {
         })
     }
 
+    /// Whether the state may belong to a history that the store no longer has.
+    pub(crate) fn is_relisting(&self) -> bool {
+        *self.relisting.borrow()
+    }
+
+    /// Waits until the state is one of the store's present history, for at most
+    /// [`Limits::ready_wait`](crate::Limits::ready_wait).
+    pub(crate) async fn relisted_in_time(&self) -> Result<(), ReadError> {
+        if !self.is_relisting() {
+            return Ok(());
+        }
+        let mut relisting = self.relisting.subscribe();
+        let relisted = relisting.wait_for(|relisting| !*relisting);
+        if in_time(self.config.limits.ready_wait, relisted).await.is_none() {
+            return Err(Self::relisting_error());
+        }
+        if self.is_stopped() { Err(StoreFault::Closed.into()) } else { Ok(()) }
+    }
+
+    /// The error of a consistent read while the state may belong to a history that the store no longer has.
+    pub(crate) fn relisting_error() -> ReadError {
+        ReadError::NotReady { retry_after_seconds: 1, cause: Some("the store is being listed again".to_owned()) }
+    }
+
+    /// The current revision of the store.
+    pub(crate) async fn store_revision(&self) -> Result<Revision, ReadError> {
+        let history = self.store_history.lock().id();
+        let revision = self.storage.current_revision().await.map_err(ReadError::from_store)?;
+        self.store_history.lock().handle_revision(history, revision);
+        Ok(revision)
+    }
+
     /// Waits until the cache has reached `revision`, for at most
     /// [`Limits::freshness_wait`](crate::Limits::freshness_wait).
     ///
@@ -193,6 +232,7 @@ impl Shared {
         }
         self.close_watchers(|_| last_status.cloned());
         *self.freshness.lock() = Freshness::new();
+        self.relisting.send_replace(false);
         self.stopped.notify_one();
     }
 
@@ -256,6 +296,7 @@ impl Shared {
             repeated,
             audits,
             mismatches,
+            failed_audits,
         } = &*self.counters;
         CacherStats {
             name: self.config.name.clone(),
@@ -294,6 +335,7 @@ impl Shared {
             undecodable: cache.undecodable().take(crate::limits::UNDECODABLE_KEYS_MAX).cloned().collect(),
             audits: audits.load(Relaxed),
             audit_mismatches: mismatches.load(Relaxed),
+            failed_audits: failed_audits.load(Relaxed),
         }
     }
 

@@ -16,7 +16,7 @@ use imbl::OrdMap;
 use listwatch_meta::{Key, KeyRange, Object, ObjectShape};
 
 use crate::filter::Filter;
-use crate::limits::LIST_BATCH_OBJECTS;
+use crate::limits::{LIST_BATCH_OBJECTS, LIST_EXAMINED_BYTES_PER_POLL, LIST_EXAMINED_PER_POLL};
 use crate::stats::Counters;
 
 /// Objects in key order, with indexes by field value.
@@ -114,17 +114,49 @@ fn index_entry(value: &str, key: &Key) -> String {
 /// The iterator walks a snapshot lazily, a few objects at a time, so that a body is streamed without a copy of the set.
 /// Dropping the iterator early is cheap. A clone is also cheap, and yields the same objects again.
 ///
-/// While the iterator exists, it keeps its snapshot alive. That costs the memory of all later changes and deletions, at
-/// most the bytes of the whole resource, shared by all lists of one revision. The server bounds the time for which a
-/// client may hold the iterator. [`CacherStats::open_walks`](crate::CacherStats::open_walks) counts the existing
-/// iterators.
+/// A client must not make one step of the iterator examine a whole collection. So the objects of a list with a limit, or
+/// with a selector that neither a key range nor an index covers, were examined before, with pauses for other tasks. The
+/// iterator then has only the matching objects.
+///
+/// While the iterator exists, it keeps its snapshot or its objects alive. That costs the memory of all later changes and
+/// deletions, at most the bytes of the whole resource, shared by all lists of one revision. The server bounds the time
+/// for which a client may hold the iterator. [`CacherStats::open_walks`](crate::CacherStats::open_walks) counts the
+/// iterators of lists without a limit.
 #[derive(Clone)]
 pub struct ListItems(Items);
 
 #[derive(Clone)]
 enum Items {
     Snapshot(Box<Walk>),
-    Ready(std::vec::IntoIter<Object>),
+    Ready(ReadyObjects),
+}
+
+/// Objects that were examined before.
+#[derive(Clone)]
+struct ReadyObjects {
+    /// Not a slice: a slice behind a counter would be a copy of the vector.
+    objects: Arc<Vec<Object>>,
+    /// The position of the next object.
+    next: usize,
+    open: Option<OpenWalk>,
+}
+
+impl ReadyObjects {
+    fn rest(&self) -> &[Object] {
+        self.objects.get(self.next..).unwrap_or_default()
+    }
+
+    fn next(&mut self) -> Option<Object> {
+        let object = self.rest().first().cloned();
+        self.next += usize::from(object.is_some());
+        object
+    }
+
+    fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
+        let stopped_at = self.rest().iter().position(|object| !take(object));
+        self.next = stopped_at.map_or(self.objects.len(), |position| self.next + position + 1);
+        stopped_at.is_some()
+    }
 }
 
 /// A walk through the matching objects of a snapshot.
@@ -209,12 +241,25 @@ impl ListItems {
         })))
     }
 
-    /// Counts the walk in [`Counters::open_walks`] while it exists.
+    /// Counts the list in [`Counters::open_walks`] while it exists.
     pub(crate) fn counted(mut self, counters: &Arc<Counters>) -> Self {
-        if let Items::Snapshot(walk) = &mut self.0 {
-            walk.open = Some(OpenWalk::new(counters.clone()));
+        let open = Some(OpenWalk::new(counters.clone()));
+        match &mut self.0 {
+            Items::Snapshot(walk) => walk.open = open,
+            Items::Ready(objects) => objects.open = open,
         }
         self
+    }
+
+    /// Whether a step examines matching objects only. Values of an indexed field that contain a NUL are an exception: they
+    /// may lie between the entries of another value.
+    pub(crate) fn examines_only_matches(&self) -> bool {
+        let Items::Snapshot(walk) = &self.0 else { return true };
+        let indexed = match walk.source {
+            Source::Objects => None,
+            Source::Index(index) => walk.snapshot.indexes.get(index).map(|index| index.field),
+        };
+        walk.filter.is_met_by_range(indexed)
     }
 
     /// Returns the next object, after examining at most [`LIST_BATCH_OBJECTS`] objects.
@@ -238,14 +283,41 @@ impl ListItems {
     /// A chunk of a list is filled with one call. Returns whether more objects may follow.
     pub fn show(&mut self, take: &mut dyn FnMut(&Object) -> bool) -> bool {
         match &mut self.0 {
-            Items::Ready(objects) => objects.any(|object| !take(&object)),
+            Items::Ready(objects) => objects.show(take),
             Items::Snapshot(walk) => walk.show(take),
         }
     }
 
     /// Creates a list of these objects.
     pub(crate) fn ready(objects: Vec<Object>) -> Self {
-        ListItems(Items::Ready(objects.into_iter()))
+        ListItems(Items::Ready(ReadyObjects { objects: Arc::new(objects), next: 0, open: None }))
+    }
+
+    /// Moves the next objects to `objects`, which holds at most `limit`. Other tasks run after every
+    /// [`LIST_EXAMINED_PER_POLL`] objects or [`LIST_EXAMINED_BYTES_PER_POLL`], also when none of them matches.
+    pub(crate) async fn collected(mut self, limit: usize) -> Vec<Object> {
+        let mut objects = Vec::new();
+        while self.collect_some(&mut objects, limit) {
+            tokio::task::yield_now().await;
+        }
+        objects
+    }
+
+    /// Examines objects up to [`LIST_EXAMINED_PER_POLL`] or [`LIST_EXAMINED_BYTES_PER_POLL`], and adds the matching ones.
+    /// Returns whether more may follow.
+    fn collect_some(&mut self, objects: &mut Vec<Object>, limit: usize) -> bool {
+        let Items::Snapshot(walk) = &mut self.0 else {
+            objects.extend(self.by_ref().take(limit.saturating_sub(objects.len())));
+            return false;
+        };
+        if walk.done || objects.len() >= limit {
+            return false;
+        }
+        walk.walk(LIST_EXAMINED_PER_POLL, LIST_EXAMINED_BYTES_PER_POLL, &mut |object| {
+            objects.push(object.clone());
+            objects.len() < limit
+        });
+        !walk.done && objects.len() < limit
     }
 }
 
@@ -262,7 +334,10 @@ impl Iterator for ListItems {
     /// The lower bound of a walk is 0, because the number of matches is unknown.
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.0 {
-            Items::Ready(objects) => objects.size_hint(),
+            Items::Ready(objects) => {
+                let rest = objects.rest().len();
+                (rest, Some(rest))
+            }
             Items::Snapshot(walk) => (walk.ready.len(), Some(walk.snapshot.len())),
         }
     }
@@ -284,7 +359,7 @@ impl Walk {
 
     fn refill(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
-        self.walk(LIST_BATCH_OBJECTS, &mut |object| {
+        self.walk(LIST_BATCH_OBJECTS, usize::MAX, &mut |object| {
             ready.push_back(object.clone());
             true
         });
@@ -298,17 +373,26 @@ impl Walk {
             }
         }
         if !self.done {
-            self.walk(usize::MAX, take);
+            self.walk(usize::MAX, usize::MAX, take);
         }
         !self.done
     }
 
-    /// Passes at most `entries` entries to `take`, until it returns false.
-    fn walk(&mut self, entries: usize, take: &mut dyn FnMut(&Object) -> bool) {
+    /// Passes the matching objects of at most `entries` entries to `take`, until it returns false, or until the selectors
+    /// have examined `bytes` bytes of JSON.
+    fn walk(&mut self, entries: usize, bytes: usize, take: &mut dyn FnMut(&Object) -> bool) {
         let bounds = (self.from.as_ref().map(|from| &**from), Bound::Excluded(&*self.end));
         let (filter, shape) = (&*self.filter, &*self.shape);
-        let mut take =
-            |object: &Object| !(filter.covers(object.key()) && filter.selects_object(object, shape)) || take(object);
+        let (selects, mut examined) = (filter.selects(), 0_usize);
+        let mut take = |object: &Object| {
+            if !filter.covers(object.key()) {
+                return true;
+            }
+            if selects {
+                examined = examined.saturating_add(object.json_slice().len());
+            }
+            (!filter.selects_object(object, shape) || take(object)) && examined < bytes
+        };
         let last = match self.source {
             Source::Objects => walk(&self.snapshot.objects, bounds, entries, &mut take),
             Source::Index(index) => walk(&self.snapshot.indexes[index].entries, bounds, entries, &mut take),
@@ -430,6 +514,16 @@ mod tests {
                     seen.len() < begun + 3
                 });
                 assert_eq!((seen.len(), more), (begun + 3, true), "{source}: the reader stops at the third object");
+                let mut last = items.clone();
+                let mut count = seen.len();
+                let mut stop_at_last = || {
+                    last.show(&mut |_| {
+                        count += 1;
+                        count != 300
+                    })
+                };
+                // A reader that has no room for the last object continues with the end of the list later.
+                assert_eq!((stop_at_last(), stop_at_last()), (true, false), "{source}: the reader stops at the last");
                 let more = items.show(&mut |object| {
                     seen.push(object.clone());
                     true
@@ -437,6 +531,130 @@ mod tests {
                 assert_eq!((seen.len(), more), (300, false), "{source}: the reader takes the rest");
                 assert!(seen.iter().zip(&expected).all(|(seen, expected)| seen.key() == expected.key()), "{source}");
             }
+        }
+    }
+
+    #[test]
+    fn list_examines_a_bounded_number_of_objects_per_poll_even_if_none_matches() {
+        use std::task::{Context, Poll, Waker};
+
+        let shape = shape();
+        let mut snapshot = Snapshot::new(&[]);
+        let objects = 3 * LIST_EXAMINED_PER_POLL + 1;
+        for n in 0..objects {
+            snapshot.insert(pod("a", &format!("x{n:05}"), if n % 1_000 == 999 { "rare" } else { "node" }), &shape);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _entered = runtime.enter();
+        for (labels, fields, limit, found, polls) in [
+            ("app", "", usize::MAX, 0, 4),
+            ("", "spec.nodeName=none", usize::MAX, 0, 4),
+            ("", "spec.nodeName=rare", usize::MAX, 3, 4),
+            ("", "spec.nodeName=rare", 1, 1, 1),
+            ("", "spec.nodeName=rare", 2, 2, 2),
+            ("", "", usize::MAX, objects, 4),
+            ("", "", 5, 5, 1),
+        ] {
+            let (selector, terms) = (LabelSelector::parse(labels).unwrap(), FieldSelector::parse(fields).unwrap());
+            let filter = Filter::new("pods", &shape, &[], &Scope::All, selector, &terms);
+            let items = ListItems::walk(snapshot.clone(), Arc::new(filter), shape.clone(), "");
+            let mut collected = std::pin::pin!(items.collected(limit));
+            let mut polled = 1;
+            let mut cx = Context::from_waker(Waker::noop());
+            let seen = loop {
+                match collected.as_mut().poll(&mut cx) {
+                    Poll::Ready(seen) => break seen,
+                    Poll::Pending => polled += 1,
+                }
+            };
+            assert_eq!((seen.len(), polled), (found, polls), "{labels} {fields} {limit}");
+        }
+    }
+
+    #[test]
+    fn list_with_a_selector_pauses_after_the_examined_bytes_of_large_labels() {
+        let shape = shape();
+        let mut snapshot = Snapshot::new(&[]);
+        let label = "x".repeat(LIST_EXAMINED_BYTES_PER_POLL * 3 / 8);
+        for n in 0..7 {
+            let key = Key::new("pods", Some("a"), &format!("x{n}")).unwrap();
+            let json = format!(r#"{{"metadata":{{"labels":{{"large":"{label}"}}}}}}"#);
+            let object = Object::from_stored(key, Revision::new(1), Change::Added, json.as_bytes(), &shape).unwrap();
+            snapshot.insert(object, &shape);
+        }
+        for (labels, limit, steps) in [
+            ("app", usize::MAX, vec![0, 0, 0]),
+            ("large", usize::MAX, vec![3, 6, 7]),
+            ("large", 4, vec![3, 4]),
+            ("", usize::MAX, vec![7]),
+            ("", 4, vec![4]),
+        ] {
+            let selector = LabelSelector::parse(labels).unwrap();
+            let filter = Filter::new("pods", &shape, &[], &Scope::All, selector, &FieldSelector::default());
+            let mut items = ListItems::walk(snapshot.clone(), Arc::new(filter), shape.clone(), "");
+            let (mut objects, mut seen, mut more) = (Vec::new(), Vec::new(), true);
+            while more {
+                more = items.collect_some(&mut objects, limit);
+                seen.push(objects.len());
+            }
+            assert_eq!(seen, steps, "{labels} {limit}");
+        }
+    }
+
+    #[test]
+    fn list_is_streamed_only_if_a_step_examines_no_other_objects() {
+        let shape = Arc::new(ObjectShape::new(
+            true,
+            ["spec.nodeName", "status.phase", "spec.other"].map(SelectableField::string).to_vec(),
+        ));
+        let snapshot = Snapshot::new(&[0, 1]);
+        let namespace = Scope::Namespace("a".to_owned());
+        let object = Scope::Object { namespace: Some("a".to_owned()), name: "x".to_owned() };
+        for (scope, labels, fields, is_streamed) in [
+            (&Scope::All, "", "", true),
+            (&namespace, "", "", true),
+            (&object, "", "", true),
+            (&object, "app=web", "metadata.name=y", true),
+            (&Scope::All, "", "spec.nodeName=n", true),
+            (&Scope::All, "", "spec.nodeName=n,spec.nodeName!=m", true),
+            (&Scope::All, "", "spec.nodeName=n,metadata.namespace=a", true),
+            (&namespace, "", "spec.nodeName=n", true),
+            (&namespace, "app=web", "metadata.name=x", true),
+            (&Scope::All, "", "metadata.namespace=a", true),
+            (&Scope::All, "", "metadata.namespace=a,metadata.name=x", true),
+            (&Scope::All, "", "metadata.namespace=a,metadata.namespace=b", false),
+            (&namespace, "", "metadata.namespace=b", false),
+            (&Scope::All, "", "metadata.namespace!=a", false),
+            (&Scope::All, "", "metadata.name=x", false),
+            (&Scope::All, "", "spec.nodeName!=n", false),
+            (&Scope::All, "", "spec.nodeName=n,spec.nodeName=m", false),
+            (&Scope::All, "", "spec.nodeName=n,status.phase=p", false),
+            (&Scope::All, "", "spec.nodeName=n,metadata.name=x", false),
+            (&Scope::All, "", "spec.other=x", false),
+            (&Scope::All, "app=web", "", false),
+            (&Scope::All, "app=web", "spec.nodeName=n", false),
+            (&namespace, "app=web", "", false),
+        ] {
+            let (selector, terms) = (LabelSelector::parse(labels).unwrap(), FieldSelector::parse(fields).unwrap());
+            let filter = Filter::new("pods", &shape, &[0, 1], scope, selector, &terms);
+            let items = ListItems::walk(snapshot.clone(), Arc::new(filter), shape.clone(), "");
+            assert_eq!(items.examines_only_matches(), is_streamed, "{scope:?} {labels} {fields}");
+        }
+    }
+
+    #[test]
+    fn list_counts_as_open_while_it_exists_whatever_its_source() {
+        let (snapshot, shape) = two_indexes();
+        let none = FieldSelector::default();
+        let filter = Arc::new(Filter::new("pods", &shape, &[], &Scope::All, LabelSelector::default(), &none));
+        let walk = ListItems::walk(snapshot, filter, shape, "");
+        for items in [walk, ListItems::ready(Vec::new())] {
+            let counters = Arc::new(Counters::default());
+            let items = items.counted(&counters);
+            let clone = items.clone();
+            assert_eq!(counters.open_walks.load(Relaxed), 2);
+            drop((items, clone));
+            assert_eq!(counters.open_walks.load(Relaxed), 0);
         }
     }
 

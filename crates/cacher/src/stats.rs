@@ -30,8 +30,8 @@ pub struct CacherStats {
     pub oldest: Revision,
     /// Snapshots of former revisions, pinned for paged lists.
     pub pinned_snapshots: usize,
-    /// The number of lists and initial states that are being read. Each keeps its snapshot in
-    /// memory.
+    /// The number of lists and initial states that are being read. Each keeps its snapshot or
+    /// its objects in memory. A list with a limit counts until its objects were examined.
     pub open_walks: usize,
     /// Watchers by state.
     pub watchers: WatcherStats,
@@ -82,6 +82,8 @@ pub struct CacherStats {
     /// Comparisons that found a difference. The first one is repeated at once; the cache starts
     /// over only after a second one in a row.
     pub audit_mismatches: u64,
+    /// Comparisons that did not complete, because the store could not be read at the cache's revision.
+    pub failed_audits: u64,
 }
 
 /// The watchers of a cache.
@@ -127,4 +129,5 @@ pub(crate) struct Counters {
     pub(crate) repeated: AtomicU64,
     pub(crate) audits: AtomicU64,
     pub(crate) mismatches: AtomicU64,
+    pub(crate) failed_audits: AtomicU64,
 }

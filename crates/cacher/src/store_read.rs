@@ -5,8 +5,8 @@ use std::sync::Arc;
 use listwatch_meta::{Change, ContinueToken, Key, ListRequest, Object, ObjectShape, ReadAt, Revision, canary};
 use listwatch_storage::{ListQuery, ReadError as StoreError, Reread, Storage};
 
-use crate::cache::decode;
-use crate::error::ReadError;
+use crate::cache::{DecodeError, decode};
+use crate::error::{ReadError, UndecodableValue};
 use crate::filter::Filter;
 use crate::handle::List;
 use crate::limits::{Limits, UNDECODABLE_KEYS_MAX};
@@ -40,7 +40,7 @@ pub(crate) async fn get(
     let Some(entry) = found else { return Ok(None) };
     match decode(&entry, Change::Added, shape) {
         Ok(object) => Ok(Some(object)),
-        Err(_) => Err(ReadError::Undecodable { keys: vec![key.clone()] }),
+        Err(why) => Err(ReadError::UndecodableObject(undecodable_value(key, &why))),
     }
 }
 
@@ -53,7 +53,12 @@ pub(crate) async fn list(
     limits: &Limits,
 ) -> Result<List, ReadError> {
     let limit = request.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let mut at = exact(request.at);
+    let wanted_state = match request.at {
+        ReadAt::LegacyExact(revision) if filter.requires_one_key() => ReadAt::NotOlderThan(revision),
+        ReadAt::LegacyExact(revision) => ReadAt::Exact(revision),
+        at => at,
+    };
+    let mut at = exact(wanted_state);
     let mut range = filter.range().starting_at(&start_key(filter, request));
     let mut objects = Vec::new();
     let mut undecodable = Vec::new();
@@ -65,7 +70,7 @@ pub(crate) async fn list(
         let page_size = if filter.selects() { limits.list_page_objects } else { wanted.min(limits.list_page_objects) };
         let query = ListQuery { range: range.clone(), at, limit: if single { 0 } else { page_size } };
         let page = match storage.list(query).await {
-            Err(StoreError::Compacted { .. }) if at.is_some() && exact(request.at).is_none() && !single => {
+            Err(StoreError::Compacted { .. }) if at.is_some() && exact(wanted_state).is_none() && !single => {
                 single = true;
                 at = None;
                 range = filter.range().starting_at(&start_key(filter, request));
@@ -75,7 +80,7 @@ pub(crate) async fn list(
             }
             page => page.map_err(|error| expired_page(ReadError::from_store(error), request))?,
         };
-        reached(request.at, page.revision)?;
+        reached(wanted_state, page.revision)?;
         at = Some(page.revision);
         let last = page.items.last().map(|entry| entry.key.clone());
         let fetched = page.items.len() as u64;
@@ -85,7 +90,9 @@ pub(crate) async fn list(
                     objects.push(object)
                 }
                 Ok(_) => {}
-                Err(_) if undecodable.len() < UNDECODABLE_KEYS_MAX => undecodable.push(entry.key.clone()),
+                Err(why) if undecodable.len() < UNDECODABLE_KEYS_MAX => {
+                    undecodable.push(undecodable_value(&entry.key, &why));
+                }
                 Err(_) => {}
             }
             if objects.len() == limit {
@@ -103,10 +110,14 @@ pub(crate) async fn list(
     }
 }
 
+fn undecodable_value(key: &Key, why: &DecodeError) -> UndecodableValue {
+    UndecodableValue { key: key.clone(), reason: why.to_string().into() }
+}
+
 fn finish(
     revision: Revision,
     objects: Vec<Object>,
-    undecodable: Vec<Key>,
+    undecodable: Vec<UndecodableValue>,
     continue_token: Option<String>,
     remaining: Option<u64>,
 ) -> List {
@@ -145,7 +156,7 @@ fn exact(at: ReadAt) -> Option<Revision> {
 
 fn reached(at: ReadAt, current: Revision) -> Result<(), ReadError> {
     match at {
-        ReadAt::NotOlderThan(requested) if requested > current => {
+        ReadAt::NotOlderThan(requested) | ReadAt::LegacyExact(requested) if requested > current => {
             Err(ReadError::TooLarge { requested, current, retry_after_seconds: 0 })
         }
         _ => Ok(()),

@@ -240,8 +240,9 @@ impl Mailbox {
         window_start: WindowStart,
         last_status: impl FnOnce(Revision) -> Status,
     ) -> Option<Option<ListItems>> {
-        let late = matches!(&self.state, State::Replay(replay) if replay.position < window_start.start)
-            && window_start.floor > self.floor;
+        let State::Replay(replay) = &self.state else { return None };
+        let late = replay.position < window_start.cleared
+            || (replay.position < window_start.start && window_start.floor > self.floor);
         late.then(|| {
             let last_status = last_status(self.last);
             self.handle_close(Some(last_status), 0)
@@ -367,7 +368,8 @@ impl Mailbox {
     }
 
     /// Ends the watch because its position left the history, unless all evicted events precede the
-    /// watch's start.
+    /// watch's start. A position in a replaced history always ends the watch, because the revisions of the
+    /// two histories cannot be compared.
     pub(crate) fn handle_gone(
         &mut self,
         position: u64,
@@ -381,7 +383,8 @@ impl Mailbox {
         if *expected != position {
             return;
         }
-        if window_start.floor <= self.floor || canary!("cacher-continues-after-eviction") {
+        let is_replaced = position < window_start.cleared;
+        if (!is_replaced && window_start.floor <= self.floor) || canary!("cacher-continues-after-eviction") {
             *expected = window_start.start;
         } else {
             self.state = State::Closed(Some(Box::new(last_status(self.last))));
@@ -493,7 +496,7 @@ mod tests {
     }
 
     fn window_start(start: u64, floor: u64) -> WindowStart {
-        WindowStart { start, floor: Revision::new(floor) }
+        WindowStart { start, floor: Revision::new(floor), cleared: 0 }
     }
 
     fn live(floor: u64) -> Mailbox {

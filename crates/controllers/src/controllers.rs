@@ -43,6 +43,9 @@ pub struct Controllers {
     pub validating_admission_policy_status: bool,
     /// Carries out StorageVersionMigrations, if the server serves that resource.
     pub storage_version_migrator: bool,
+    /// Marks ServiceCIDRs as ready, and keeps a deleted one while services have addresses that no other ServiceCIDR
+    /// contains. Without this controller, ServiceCIDRs have no condition, and their deletion is immediate.
+    pub service_cidr: bool,
     /// Creates the service account `default` in each namespace, which the admission plugin ServiceAccount needs. Off by
     /// default.
     pub service_account: bool,
@@ -53,7 +56,7 @@ pub struct Controllers {
 /// The list contains a name that is not the name of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection, pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status, storage-version-migrator-controller, serviceaccount, root-ca-cert-publisher"
+    "{0:?} is not in the list of known controllers: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection, pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status, storage-version-migrator-controller, service-cidr-controller, serviceaccount, root-ca-cert-publisher"
 )]
 pub struct UnknownController(String);
 
@@ -69,6 +72,7 @@ impl Controllers {
         vac_protection: false,
         validating_admission_policy_status: false,
         storage_version_migrator: false,
+        service_cidr: false,
         service_account: false,
         root_ca: false,
     };
@@ -83,6 +87,7 @@ impl Controllers {
         vac_protection: true,
         validating_admission_policy_status: true,
         storage_version_migrator: true,
+        service_cidr: true,
         service_account: true,
         root_ca: true,
     };
@@ -115,6 +120,7 @@ impl FromStr for Controllers {
                 "volumeattributesclass-protection-controller" => controllers.vac_protection = on,
                 "validatingadmissionpolicy-status" => controllers.validating_admission_policy_status = on,
                 "storage-version-migrator-controller" => controllers.storage_version_migrator = on,
+                "service-cidr-controller" => controllers.service_cidr = on,
                 "serviceaccount" => controllers.service_account = on,
                 "root-ca-cert-publisher" => controllers.root_ca = on,
                 _ => return Err(UnknownController(name.to_owned())),
@@ -136,6 +142,7 @@ impl fmt::Display for Controllers {
             ("volumeattributesclass-protection-controller", self.vac_protection),
             ("validatingadmissionpolicy-status", self.validating_admission_policy_status),
             ("storage-version-migrator-controller", self.storage_version_migrator),
+            ("service-cidr-controller", self.service_cidr),
             ("serviceaccount", self.service_account),
             ("root-ca-cert-publisher", self.root_ca),
         ];
@@ -179,7 +186,7 @@ mod tests {
         check("-*", Err("-*"));
         assert_eq!(
             Controllers::default().to_string(),
-            "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,volumeattributesclass-protection-controller,validatingadmissionpolicy-status,storage-version-migrator-controller"
+            "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,volumeattributesclass-protection-controller,validatingadmissionpolicy-status,storage-version-migrator-controller,service-cidr-controller"
         );
         assert_eq!("*".parse(), Ok(Controllers::ALL));
         assert_eq!(Controllers::ALL.to_string().parse(), Ok(Controllers::ALL));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use listwatch_cacher::{Cacher, Delivery, Scope};
+use listwatch_cacher::{Cacher, Delivery, Scope, UndecodableValue};
 use listwatch_meta::{
     Change, FieldSelector, LabelSelector, ListRequest, Object, ReadAt, Revision, Status, WatchFrom, WatchRequest,
 };
@@ -110,7 +110,7 @@ async fn relist(copy: &impl ObjectCopy, cacher: &Cacher, resource: &Resource) ->
         shard: None,
     };
     let list = cacher.list(&Scope::All, &everything).await.map_err(|error| error.status(resource.gr()))?;
-    for key in &list.undecodable {
+    for UndecodableValue { key, .. } in &list.undecodable {
         tracing::warn!(%key, resource = %resource.plural, "an unreadable object has no effect");
     }
     let objects: Vec<Object> = list.items.collect();

@@ -39,7 +39,7 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// The controller of one server's Lease.
 #[derive(Debug)]
-pub struct IdentityLease {
+pub(crate) struct IdentityLease {
     writer: Arc<Writer>,
     host_name: String,
     name: String,
@@ -51,7 +51,7 @@ pub struct IdentityLease {
 
 impl IdentityLease {
     /// Creates a controller for the server on this host.
-    pub fn new(writer: Arc<Writer>, host_name: &str) -> Self {
+    pub(crate) fn new(writer: Arc<Writer>, host_name: &str) -> Self {
         let name = lease_name(host_name);
         let holder = format!("{name}_{}", uuid::Uuid::new_v4());
         IdentityLease { writer, host_name: host_name.to_owned(), name, holder, stopped: tokio::sync::Mutex::new(false) }
@@ -59,7 +59,7 @@ impl IdentityLease {
 
     /// Replaces the Lease of an earlier process on this host. Then renews the Lease until [`IdentityLease::stop`] is
     /// called or the future is dropped.
-    pub async fn run(&self) {
+    pub(crate) async fn run(&self) {
         if let Err(status) = self.remove().await {
             tracing::warn!(%status, "cannot delete the Lease of a former process of this server");
         }
@@ -74,7 +74,7 @@ impl IdentityLease {
     }
 
     /// Deletes Leases that were not renewed for an hour. Repeats this every hour until the future is dropped.
-    pub async fn run_collection(writer: Arc<Writer>) {
+    pub(crate) async fn run_collection(writer: Arc<Writer>) {
         loop {
             if let Err(status) = collect_expired(&writer, Clock::default().time()).await {
                 tracing::warn!(%status, "cannot delete the Leases of servers that are gone");
@@ -84,7 +84,7 @@ impl IdentityLease {
     }
 
     /// Ends the renewals and deletes the Lease. Returns after five seconds if the store does not respond.
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         let stop = async {
             *self.stopped.lock().await = true;
             self.remove().await

@@ -43,7 +43,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The controller on one server. Several servers on one store each run one, with different addresses.
 #[derive(Debug)]
-pub struct EndpointReconciler {
+pub(crate) struct EndpointReconciler {
     writer: Arc<Writer>,
     address: IpAddr,
     port: u16,
@@ -53,14 +53,14 @@ pub struct EndpointReconciler {
 
 impl EndpointReconciler {
     /// Creates a controller that publishes `address` and `port` (`--advertise-address`, `--secure-port`).
-    pub fn new(writer: Arc<Writer>, address: IpAddr, port: u16) -> Self {
+    pub(crate) fn new(writer: Arc<Writer>, address: IpAddr, port: u16) -> Self {
         EndpointReconciler { writer, address, port, stopped: Mutex::new(false) }
     }
 
     /// Removes the address if an earlier process has left it after a crash, and waits until this server is ready. Then
     /// publishes the address until [`EndpointReconciler::stop`] is called or the future is dropped. Failures are logged
     /// and retried at the next renewal.
-    pub async fn run(&self, ready: impl Future<Output = ()>) {
+    pub(crate) async fn run(&self, ready: impl Future<Output = ()>) {
         match self.withdraw().await {
             Ok(true) => {
                 tracing::warn!(address = %self.address, "removed the address of a server that did not stop cleanly")
@@ -81,7 +81,7 @@ impl EndpointReconciler {
 
     /// Ends the publication and removes the address, so that clients inside the cluster use the other servers. Returns
     /// after 20 seconds if the store does not respond.
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         let stop = async {
             *self.stopped.lock().await = true;
             self.withdraw().await

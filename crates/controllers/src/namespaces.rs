@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use listwatch_cacher::{Cacher, Delivery, Scope, Watcher};
 use listwatch_json::{Map, Value, json};
 use listwatch_meta::status::{STATUS_TEXT_BYTES_MAX, cut, reason};
@@ -76,30 +77,31 @@ const CREATIONS_POLL: Duration = Duration::from_millis(20);
 pub async fn ensure_system_namespaces(writer: &Arc<Writer>) -> Result<(), Status> {
     let registry = writer.backend().registry();
     let Some(resource) = registry.find("", "v1", "namespaces") else { return Ok(()) };
-    for name in SYSTEM_NAMESPACES {
-        let key = resource.key(None, name)?;
-        if let Ok((Some(_), _)) = writer.backend().storage().get(&key).await {
-            continue;
-        }
-        let request = WriteRequest {
-            verb: WriteVerb::Create,
-            resource,
-            namespace: None,
-            name: None,
-            subresource: None,
-            query: &Query::default(),
-            content_type: None,
-            user: UserInfo::admin(),
-            user_agent: None,
-            body: Bytes::from(json!({"metadata": {"name": name}}).to_string()),
-        };
-        match writer.write(request).await {
-            Ok(_) => {}
-            Err(status) if status.code == 409 => {}
-            Err(status) => return Err(status),
-        }
+    let missing = SYSTEM_NAMESPACES.map(|name| ensure_namespace(writer, resource, name));
+    join_all(missing).await.into_iter().collect()
+}
+
+async fn ensure_namespace(writer: &Arc<Writer>, resource: &Arc<Resource>, name: &str) -> Result<(), Status> {
+    let key = resource.key(None, name)?;
+    if let Ok((Some(_), _)) = writer.backend().storage().get(&key).await {
+        return Ok(());
     }
-    Ok(())
+    let request = WriteRequest {
+        verb: WriteVerb::Create,
+        resource,
+        namespace: None,
+        name: None,
+        subresource: None,
+        query: &Query::default(),
+        content_type: None,
+        user: UserInfo::admin(),
+        user_agent: None,
+        body: Bytes::from(json!({"metadata": {"name": name}}).to_string()),
+    };
+    match writer.write(request).await {
+        Err(status) if status.code != 409 => Err(status),
+        _ => Ok(()),
+    }
 }
 
 /// Empties and removes terminating namespaces until the future is dropped.

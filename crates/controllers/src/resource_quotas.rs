@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use listwatch_admission::resource_quota::{Evaluator, counted_status};
+use listwatch_admission::resource_quota::{DeviceObjects, Evaluator, counted_status};
 use listwatch_cacher::{Cacher, Delivery, Scope};
 use listwatch_json::Value;
 use listwatch_meta::{Change, FieldSelector, LabelSelector, ListRequest, ReadAt, Status, WatchFrom, WatchRequest};
@@ -142,6 +142,7 @@ async fn follow(writer: Arc<Writer>, (group, plural): (String, String), news: Se
     }
 }
 
+/// Lists the objects of a namespace, or all objects of a cluster-scoped resource.
 async fn list(cacher: &Cacher, resource: &Resource, namespace: &str) -> Result<Vec<Object>, Status> {
     let request = ListRequest {
         at: ReadAt::MostRecent,
@@ -151,7 +152,8 @@ async fn list(cacher: &Cacher, resource: &Resource, namespace: &str) -> Result<V
         fields: FieldSelector::default(),
         shard: None,
     };
-    let list = cacher.list(&Scope::Namespace(namespace.to_owned()), &request).await;
+    let scope = if resource.namespaced { Scope::Namespace(namespace.to_owned()) } else { Scope::All };
+    let list = cacher.list(&scope, &request).await;
     let list = list.map_err(|error| error.status(resource.gr()))?;
     let mut objects = Vec::new();
     for (index, object) in list.items.enumerate() {
@@ -161,6 +163,17 @@ async fn list(cacher: &Cacher, resource: &Resource, namespace: &str) -> Result<V
         objects.extend(serde_json::from_slice::<Object>(object.json_slice()).ok());
     }
     Ok(objects)
+}
+
+/// Reads the objects on which the usage of the ResourceClaims of a namespace depends.
+async fn device_objects(writer: &Writer, namespace: &str, claims: &[Object]) -> Result<DeviceObjects, Status> {
+    let listed = async |group, plural| match find(writer, group, plural) {
+        Some(resource) => list(&writer.backend().cacher(&resource), &resource, namespace).await,
+        None => Ok(Vec::new()),
+    };
+    let classes = listed("resource.k8s.io", "deviceclasses").await?;
+    let pods = if claims.iter().any(DeviceObjects::is_claim_of_pod) { listed("", "pods").await? } else { Vec::new() };
+    Ok(DeviceObjects::new(&classes, &pods, claims, OffsetDateTime::now_utc()))
 }
 
 /// Counts the usage of the quotas of one namespace. Returns the counted resources, and whether all quotas are now
@@ -184,7 +197,7 @@ async fn count(
     }
     let names = quotas.iter().flat_map(|quota| child(child(quota, "spec"), "hard").keys());
     let mut counted: Vec<(String, String)> = names
-        .filter_map(|name| Evaluator::resource_of(name))
+        .flat_map(|name| Evaluator::resources_of(name))
         .map(|(group, plural)| (group.to_owned(), plural.to_owned()))
         .collect();
     counted.sort();
@@ -193,7 +206,11 @@ async fn count(
     for (group, plural) in &counted {
         if let Some(resource) = find(writer, group, plural) {
             let found = list(&backend.cacher(&resource), &resource, namespace).await?;
-            objects.push((Evaluator::new(group, plural), found));
+            let evaluator = match Evaluator::new(group, plural) {
+                Evaluator::DeviceClaims(_) => Evaluator::DeviceClaims(device_objects(writer, namespace, &found).await?),
+                evaluator => evaluator,
+            };
+            objects.push((evaluator, found));
         }
     }
     let mut is_done = true;
@@ -231,11 +248,20 @@ mod tests {
     use super::*;
 
     async fn create(writer: &Writer, plural: &str, body: Value) -> Result<(), Status> {
-        let resource = find(writer, "", plural).unwrap();
+        create_in(writer, ("", plural), Some("default"), body).await
+    }
+
+    async fn create_in(
+        writer: &Writer,
+        (group, plural): (&str, &str),
+        namespace: Option<&str>,
+        body: Value,
+    ) -> Result<(), Status> {
+        let resource = find(writer, group, plural).unwrap();
         let request = WriteRequest {
             verb: WriteVerb::Create,
             resource: &resource,
-            namespace: Some("default"),
+            namespace,
             name: None,
             subresource: None,
             query: &Query::default(),
@@ -285,6 +311,31 @@ mod tests {
         writer.remove(&maps, &maps.key(Some("default"), "a").unwrap()).await.unwrap();
         wait_for_used(&writer, json!({"configmaps": "1", "count/secrets": "0"})).await;
         create(&writer, "configmaps", map("c")).await.unwrap();
+        controller.abort();
+    }
+
+    #[tokio::test]
+    async fn quota_of_an_extended_resource_counts_the_claims_of_its_device_class() {
+        let backend = Backend::new(MemoryStorage::new(), Registry::builtin(), true, Limits::default());
+        let writer = Arc::new(Writer::new(Arc::new(backend), AdmissionChain::default()));
+        crate::namespaces::ensure_system_namespaces(&writer).await.unwrap();
+        let class = json!({"metadata": {"name": "gold"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+        create_in(&writer, ("resource.k8s.io", "deviceclasses"), None, class).await.unwrap();
+        let claims = ("resource.k8s.io", "resourceclaims");
+        let exactly = json!({"deviceClassName": "gold", "allocationMode": "ExactCount", "count": 2});
+        let claim = |name: &str| json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}});
+        create_in(&writer, claims, Some("default"), claim("a")).await.unwrap();
+        let controller = tokio::spawn(run(Arc::clone(&writer)));
+        let implicit = "requests.deviceclass.resource.kubernetes.io/gold";
+        let quota =
+            json!({"metadata": {"name": "q"}, "spec": {"hard": {implicit: "9", "requests.example.com/gpu": "3"}}});
+        create(&writer, "resourcequotas", quota).await.unwrap();
+        wait_for_used(&writer, json!({implicit: "2", "requests.example.com/gpu": "2"})).await;
+        let refused = create_in(&writer, claims, Some("default"), claim("b")).await.unwrap_err();
+        assert_eq!(
+            refused.message,
+            "resourceclaims.resource.k8s.io \"b\" is forbidden: exceeded quota: q, requested: requests.example.com/gpu=2, used: requests.example.com/gpu=2, limited: requests.example.com/gpu=3"
+        );
         controller.abort();
     }
 }

@@ -9,6 +9,10 @@
 //!                  Succeeded, or Failed with the error of the first object that cannot be written
 //! ```
 //!
+//! The definition of a custom resource has the condition `StorageMigrating` meanwhile. After a success, its
+//! `status.storedVersions` is the storage version, unless the definition was changed since the begin
+//! (`migrationrunner.go`).
+//!
 //! An interrupted migration starts again with the first object. Objects that already have the current form are not
 //! written again. Several servers on one store may all run this controller.
 
@@ -16,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use listwatch_json::{Value, json};
+use listwatch_apiextensions::{begin_storage_migration, end_storage_migration};
+use listwatch_json::{Map, Value, json};
 use listwatch_kinds::conditions::{NewCondition, set};
 use listwatch_meta::{Revision, Status, UserInfo};
 use listwatch_registry::{Registry, Resource};
@@ -24,7 +29,7 @@ use listwatch_storage::{KeyValue, ListQuery, ReadError};
 use listwatch_validation::clock::{Clock, parse_timestamp};
 use listwatch_validation::{Object, child, metadata, objects, text};
 use listwatch_wire::query::Query;
-use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use listwatch_write::{Amendment, WriteRequest, WriteVerb, Writer};
 use serde::Deserialize;
 
 use crate::changed_names::ChangedNames;
@@ -85,8 +90,10 @@ async fn migrate(writer: &Writer, name: &str) -> Result<(), Status> {
         }
         return write.failed("unable to obtain GVR from discovery").await;
     };
+    let definition = Definition { writer, migrated: &migrated, migration: name };
     let begin = text(status, "resourceVersion");
     if begin.is_empty() {
+        definition.begin().await?;
         // The write of the status leads to the next call.
         let page = ListQuery { range: migrated.range(None), at: None, limit: 1 };
         let page = writer.backend().storage().list(page).await.map_err(Status::internal)?;
@@ -96,9 +103,54 @@ async fn migrate(writer: &Writer, name: &str) -> Result<(), Status> {
         return write.failed("the resourceVersion of the status is too large").await;
     };
     match store_again(writer, &migrated, begin).await {
-        Ok(()) => write.succeeded().await,
+        Ok(()) => {
+            definition.end(true).await?;
+            write.succeeded().await
+        }
         Err(status) if may_pass(&status) => Err(status),
-        Err(status) => write.failed(&status.message).await,
+        Err(status) => {
+            definition.end(false).await?;
+            write.failed(&status.message).await
+        }
+    }
+}
+
+/// The status of the definition of the migrated resource, if that is a custom resource.
+struct Definition<'a> {
+    writer: &'a Writer,
+    migrated: &'a Resource,
+    migration: &'a str,
+}
+
+impl Definition<'_> {
+    /// Records in the definition that the migration begins.
+    async fn begin(&self) -> Result<(), Status> {
+        self.amend(|definition, _, now| {
+            begin_storage_migration(definition, self.migration, now);
+            Amendment::Write
+        })
+        .await
+    }
+
+    /// Records in the definition that the migration ended.
+    async fn end(&self, succeeded: bool) -> Result<(), Status> {
+        self.amend(|definition, generation, now| {
+            match end_storage_migration(definition, self.migration, generation, succeeded, now) {
+                true => Amendment::Write,
+                false => Amendment::Leave,
+            }
+        })
+        .await
+    }
+
+    /// Changes the definition, unless another resource than a custom resource is migrated. `change` receives the stored
+    /// definition, the generation in whose storage version this server stores objects, and the time.
+    async fn amend(&self, change: impl Fn(&mut Map, i64, &str) -> Amendment) -> Result<(), Status> {
+        let Some(form) = &self.migrated.form else { return Ok(()) };
+        let Some(definitions) = self.writer.backend().definitions_resource() else { return Ok(()) };
+        let key = definitions.key(None, &format!("{}.{}", self.migrated.plural, self.migrated.group))?;
+        let (generation, now) = (form.kind().generation(), Clock::default().now());
+        self.writer.amend(&definitions, &key, |definition| change(definition, generation, &now)).await
     }
 }
 
@@ -211,7 +263,13 @@ impl Progress<'_> {
             Some(Value::Array(conditions)) => conditions,
             _ => Vec::new(),
         };
-        set(&mut conditions, NewCondition { kind, status: "True", reason, message }, &Clock::default().now());
+        let now = Clock::default().now();
+        set(&mut conditions, NewCondition { kind, status: "True", reason, message }, &now);
+        let is_running = |condition: &Value| condition.get("type").is_some_and(|kind| kind == "Running");
+        if begin.is_none() && conditions.iter().any(is_running) {
+            let (reason, message) = ("MigrationCompleted", "Migration completed");
+            set(&mut conditions, NewCondition { kind: "Running", status: "False", reason, message }, &now);
+        }
         status.insert("conditions", Value::Array(conditions));
         if let Some(begin) = begin {
             status.insert("resourceVersion", Value::from(begin.to_string()));

@@ -14,6 +14,15 @@ pub struct VersionInfo {
     pub major: String,
     /// The minor version of [`KUBERNETES_VERSION`], such as `36`.
     pub minor: String,
+    /// The major version whose behavior the server emulates: that of the server.
+    pub emulation_major: String,
+    /// The minor version whose behavior the server emulates: that of the server.
+    pub emulation_minor: String,
+    /// The major version of the oldest release to which the server can be rolled back.
+    pub min_compatibility_major: String,
+    /// The minor version of the oldest release to which the server can be rolled back: one less than that of the server, as
+    /// in kube-apiserver (`k8s.io/component-base/compatibility/version.go`).
+    pub min_compatibility_minor: String,
     /// A version that clients parse as semver, e.g. `v1.36.0+listwatch-0.1.0`.
     pub git_version: String,
     /// The commit of the build; empty if it is unknown.
@@ -41,6 +50,10 @@ impl VersionInfo {
         VersionInfo {
             major: "1".to_owned(),
             minor: "36".to_owned(),
+            emulation_major: "1".to_owned(),
+            emulation_minor: "36".to_owned(),
+            min_compatibility_major: "1".to_owned(),
+            min_compatibility_minor: "35".to_owned(),
             git_version: format!("{KUBERNETES_VERSION}+listwatch-{}", env!("CARGO_PKG_VERSION")),
             git_commit: String::new(),
             git_tree_state: String::new(),
@@ -74,7 +87,15 @@ mod tests {
     fn version_document_is_indented_and_has_a_semver_version() {
         let body = VersionInfo::current().body();
         let text = std::str::from_utf8(&body).unwrap();
-        assert!(text.starts_with("{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"gitVersion\": \"v1.36."), "{text}");
+        let begin = "{
+  \"major\": \"1\",
+  \"minor\": \"36\",
+  \"emulationMajor\": \"1\",
+  \"emulationMinor\": \"36\",
+  \"minCompatibilityMajor\": \"1\",
+  \"minCompatibilityMinor\": \"35\",
+  \"gitVersion\": \"v1.36.";
+        assert!(text.starts_with(begin), "{text}");
         let version: listwatch_json::Value = serde_json::from_slice(&body).unwrap();
         let plain = version["gitVersion"].as_str().unwrap().split('+').next().unwrap().to_owned();
         assert_eq!(plain.trim_start_matches('v').split('.').filter(|part| part.parse::<u32>().is_ok()).count(), 3);

@@ -16,11 +16,8 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
-    let command = cli::Cli::parse();
-    match cli::run(command) {
+    match cli::run() {
         Ok(code) => code,
         Err(error) => {
             // The message is one line about the remedy; the log has the details.

@@ -64,6 +64,7 @@ pub(crate) async fn serve_until_signal(
             false => server.shutdown(),
         }
         serving.shutdown().await;
+        server.finish_cleanups().await;
         server.close_audit_log().await;
     };
     tokio::select! {

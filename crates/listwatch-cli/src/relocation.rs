@@ -24,7 +24,7 @@ pub(crate) fn check_not_moved(data_dir: &Path) -> Result<(), Failure> {
     let marker = data_dir.join(MARKER);
     match std::fs::read_to_string(&marker) {
         Ok(place) => Err(format!(
-            "the objects of {} have moved to {}: use --etcd-servers. What is here is out of date; {} says so",
+            "the objects of {} have moved to {}: use --etcd-servers. The objects in this directory are out of date, as {} records",
             data_dir.display(),
             place.trim(),
             marker.display()

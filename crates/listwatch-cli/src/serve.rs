@@ -1,5 +1,6 @@
 //! `listwatch serve`: an API server with its own flags, certificates and kubeconfig.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, builder::BoolishValueParser};
 use listwatch_access::ClientCertificateAuthenticator;
 use listwatch_apiserver::admission::AdmissionPlugins;
-use listwatch_apiserver::pki::{Pki, TlsOptions, write_private};
+use listwatch_apiserver::pki::{Pki, TlsOptions};
 use listwatch_apiserver::stored_form::StorageMediaType;
 use listwatch_apiserver::{
     ApiServer, Auth, AuthorizationMode, Controllers, ENCODING_CACHE_BYTES_MAX, RuntimeConfig, ServiceRanges,
@@ -28,7 +29,8 @@ const COMPACTION_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The default of `--controllers`.
 const DEFAULT_CONTROLLERS: &str = "namespace,gc,clusterrole-aggregation,resourcequota,pvc-protection,pv-protection,\
-volumeattributesclass-protection-controller,validatingadmissionpolicy-status,storage-version-migrator-controller";
+volumeattributesclass-protection-controller,validatingadmissionpolicy-status,storage-version-migrator-controller,\
+service-cidr-controller";
 
 /// Run an API server
 #[derive(Debug, Args)]
@@ -38,7 +40,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
     bind: SocketAddr,
 
-    /// Network from which services get cluster addresses, IPv4; the same on all servers of a store
+    /// Network from which services get cluster addresses, IPv4; the same on all servers of a store. ServiceCIDRs add
+    /// further networks
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]
     service_cluster_ip_range: String,
 
@@ -147,9 +150,10 @@ pub(crate) struct Serve {
     /// clusterrole-aggregation (writes the rules of aggregated ClusterRoles), resourcequota (counts what quotas limit),
     /// pvc-protection, pv-protection and volumeattributesclass-protection-controller (keep storage objects that are in
     /// use), validatingadmissionpolicy-status (type checks of policies), storage-version-migrator-controller (carries
-    /// out StorageVersionMigrations, if --runtime-config switches them on), serviceaccount (creates the account default
-    /// in each namespace, and enables the admission plugin ServiceAccount), root-ca-cert-publisher (creates the
-    /// ConfigMap kube-root-ca.crt). * runs all, an empty list none
+    /// out StorageVersionMigrations, if --runtime-config switches them on), service-cidr-controller (marks ServiceCIDRs
+    /// as ready, and keeps those that services need), serviceaccount (creates the account default in each namespace, and
+    /// enables the admission plugin ServiceAccount), root-ca-cert-publisher (creates the ConfigMap kube-root-ca.crt).
+    /// * runs all, an empty list none
     #[arg(long, value_name = "LIST", default_value = DEFAULT_CONTROLLERS)]
     controllers: Controllers,
 
@@ -185,17 +189,17 @@ Examples:
       any Kubernetes client can use the kubeconfig";
 
 impl Serve {
-    /// Serves until a signal arrives.
+    /// Serves until a signal arrives. `/flagz` shows `flags`.
     ///
     /// # Errors
     /// The address, the store or the data directory cannot be used.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(crate) fn run(self, flags: BTreeMap<String, String>) -> Result<(), Failure> {
         crate::cli::start_logging(&self.log_level)?;
         process::prepare();
-        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(self.serve())
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(self.serve(flags))
     }
 
-    async fn serve(self) -> Result<(), Failure> {
+    async fn serve(self, flags: BTreeMap<String, String>) -> Result<(), Failure> {
         let runtime_config = RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str));
         let runtime_config = runtime_config.map_err(|error| Failure::from(format!("--runtime-config: {error}")))?;
         for key in runtime_config.unavailable() {
@@ -220,17 +224,21 @@ impl Serve {
             .cache_bytes_max(self.cache_bytes)
             .encoding_cache_bytes_max(self.encoding_cache_bytes.unwrap_or(ENCODING_CACHE_BYTES_MAX))
             .auth(Auth::Token(pki.token().to_owned()))
+            // The host may have no kube-proxy, without which cluster addresses lead nowhere.
+            .aggregator_routing(true)
             .authorization(self.authorization_mode.iter().copied())
             .root_ca(pki.ca_pem())
             .admission_plugins(AdmissionPlugins::default().with("ServiceAccount", self.controllers.service_account))
             .priority_and_fairness(self.enable_priority_and_fairness)
             .runtime_config(runtime_config)
             .secure_port(address.port())
+            .loopback_address(address)
             .external_address(&process::reachable(address).to_string())
             .service_ranges(service_ranges)
             .watch_cache(self.watch_cache)
             .cbor(self.cbor)
             .http2_max_streams_per_connection(self.http2_max_streams_per_connection)
+            .command_line_flags(flags)
             .controllers(self.controllers);
         let builder = match client_ca {
             Some((pem, authenticator)) => builder.client_ca(&pem).client_certificates(authenticator),
@@ -247,7 +255,7 @@ impl Serve {
             false => None,
         };
         let kubeconfig = self.kubeconfig_path(private.as_ref());
-        write_private(&kubeconfig, pki.kubeconfig(&url).as_bytes())?;
+        pki.write_kubeconfig(&kubeconfig, &url)?;
         print_banner(&url, &store.description, &std::path::absolute(&kubeconfig).unwrap_or(kubeconfig));
         process::serve_until_signal(&server, serving, Shutdown::default(), signals).await
     }

@@ -24,9 +24,22 @@ use crate::tls::{self, TlsSettings};
 /// The interval of TCP keep-alive probes on an idle connection (Go's `Dialer.KeepAlive`).
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
+/// The future of [`AddressResolver::resolve`].
+pub type AddressFuture<'a> = Pin<Box<dyn Future<Output = Result<(String, u16), String>> + Send + 'a>>;
+
+/// Finds the address of a backend when a connection is opened. Requests over an open connection do not call it.
+pub trait AddressResolver: Send + Sync {
+    /// Returns the host and the port to dial for those of a destination. Hosts have no brackets.
+    ///
+    /// # Errors
+    /// The text of the error, with which the request fails.
+    fn resolve<'a>(&'a self, host: &'a str, port: u16) -> AddressFuture<'a>;
+}
+
 /// Opens connections with one TLS configuration.
 #[derive(Clone)]
 pub(crate) struct Dialer {
+    resolver: Option<Arc<dyn AddressResolver>>,
     tls: Option<Arc<DialerTls>>,
     connections: Arc<Slots>,
     limits: Arc<Limits>,
@@ -39,7 +52,7 @@ struct DialerTls {
 
 impl Dialer {
     pub(crate) fn plain(connections: Arc<Slots>, limits: Arc<Limits>) -> Self {
-        Dialer { tls: None, connections, limits }
+        Dialer { resolver: None, tls: None, connections, limits }
     }
 
     pub(crate) fn tls(
@@ -55,7 +68,13 @@ impl Dialer {
         // which a few clients that stop reading use up.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let connector = TlsConnector::from(Arc::new(config));
-        Ok(Dialer { tls: Some(Arc::new(DialerTls { settings, connector })), connections, limits })
+        Ok(Dialer { resolver: None, tls: Some(Arc::new(DialerTls { settings, connector })), connections, limits })
+    }
+
+    /// Sets the resolver of the addresses to dial.
+    pub(crate) fn with_resolver(mut self, resolver: Arc<dyn AddressResolver>) -> Self {
+        self.resolver = Some(resolver);
+        self
     }
 
     pub(crate) fn is_tls(&self) -> bool {
@@ -64,6 +83,14 @@ impl Dialer {
 
     /// Connects to a host, given as a name or as an address without brackets.
     pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<BackendIo, ProxyErrorKind> {
+        let resolved;
+        let (host, port) = match &self.resolver {
+            Some(resolver) => {
+                resolved = resolver.resolve(host, port).await.map_err(ProxyErrorKind::Dial)?;
+                (resolved.0.as_str(), resolved.1)
+            }
+            None => (host, port),
+        };
         let address = authority(host, port);
         let slot = self.connections.take(&address).map_err(|limit| match limit {
             SlotLimit::Total(max) => ProxyErrorKind::TooManyConnections(max),

@@ -58,6 +58,7 @@ mod upgrade;
 
 pub use crate::body::{IncompleteBody, ProxyBody};
 pub use crate::destination::{Destination, Redirects};
+pub use crate::dial::{AddressFuture, AddressResolver};
 pub use crate::error::{ProxyError, ProxyErrorKind};
 pub use crate::headers::{ExternalLocation, is_upgrade_request};
 pub use crate::limits::Limits;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::body::{ProxyBody, RequestBody};
 use crate::destination::Destination;
-use crate::dial::{Connector, Dialer};
+use crate::dial::{AddressResolver, Connector, Dialer};
 use crate::error::ProxyError;
 use crate::limits::Limits;
 use crate::slots::Slots;
@@ -66,6 +66,22 @@ impl Proxy {
     pub fn tls_transport(&self, settings: TlsSettings) -> Result<Transport, TlsSettingsError> {
         let (connections, limits) = (Arc::clone(&self.shared.connections), Arc::clone(&self.shared.limits));
         Ok(Transport::new(Dialer::tls(settings, connections, Arc::clone(&limits))?, limits))
+    }
+
+    /// Creates a transport like [`Proxy::tls_transport`] that dials the addresses of a resolver. Connections are pooled
+    /// by the host and port of the destination. Set the server name in `settings`, because the default is the host that
+    /// is dialed.
+    ///
+    /// # Errors
+    /// [`TlsSettingsError`] for unusable certificates.
+    pub fn resolved_tls_transport(
+        &self,
+        settings: TlsSettings,
+        resolver: Arc<dyn AddressResolver>,
+    ) -> Result<Transport, TlsSettingsError> {
+        let (connections, limits) = (Arc::clone(&self.shared.connections), Arc::clone(&self.shared.limits));
+        let dialer = Dialer::tls(settings, connections, Arc::clone(&limits))?.with_resolver(resolver);
+        Ok(Transport::new(dialer, limits))
     }
 
     /// Forwards a request, and returns the response when the header has arrived (`UpgradeAwareHandler.ServeHTTP`).

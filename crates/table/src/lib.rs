@@ -51,10 +51,12 @@ use listwatch_meta::Status;
 use time::OffsetDateTime;
 
 use self::jsonpath::JsonPath;
-use listwatch_kinds::printers::{self, Printed, Printer};
-pub use listwatch_kinds::table::{Cell, Column, human_duration};
-use listwatch_kinds::table::{Json, RowClock};
-use listwatch_registry::Resource;
+use listwatch_json::Value;
+use listwatch_meta::go;
+use listwatch_printers::{self as printers, Printed, Printer};
+pub use listwatch_printers::{Cell, Column, human_duration};
+use listwatch_printers::{Json, RowClock};
+use listwatch_registry::{PrinterColumn, Resource};
 
 /// The form of the object in a row, in addition to the cells (`?includeObject=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -179,9 +181,9 @@ enum Cells {
     Paths(Vec<PathColumn>),
 }
 
-/// A column of a custom resource, whose cells are empty if the path cannot be parsed.
+/// A column of a custom resource.
 struct PathColumn {
-    path: Option<JsonPath>,
+    path: JsonPath,
     type_: String,
 }
 
@@ -190,17 +192,13 @@ impl Cells {
         if !resource.custom {
             return Cells::Printer(resource.builtin.map_or(&printers::DEFAULT, |kind| kind.printer));
         }
-        let paths = column::custom(resource)
-            .iter()
-            .map(|column| PathColumn { path: JsonPath::parse(&column.json_path), type_: column.type_.clone() })
-            .collect();
-        Cells::Paths(paths)
+        Cells::Paths(PathColumn::all(&column::custom(resource)))
     }
 
     fn columns(&self, resource: &Resource) -> Cow<'static, [Column]> {
         match self {
             Cells::Printer(printer) => Cow::Borrowed(printer.columns),
-            Cells::Paths(_) => Cow::Owned(column::of_custom(resource)),
+            Cells::Paths(_) => Cow::Owned(column::definitions(&column::custom(resource))),
         }
     }
 
@@ -217,18 +215,22 @@ impl Cells {
 }
 
 impl PathColumn {
-    fn cell(&self, object: Json<'_>, clock: &RowClock) -> Cell {
-        let Some(value) = self.path.as_ref().and_then(|path| path.first(object)).filter(|value| value.exists()) else {
-            return Cell::Null;
+    fn all(columns: &[PrinterColumn]) -> Vec<Self> {
+        let parse = |column: &PrinterColumn| {
+            Some(PathColumn { path: JsonPath::parse(&column.json_path)?, type_: column.type_.clone() })
         };
+        columns.iter().filter_map(parse).collect()
+    }
+
+    fn cell(&self, object: Json<'_>, clock: &RowClock) -> Cell {
+        let Some(value) = self.path.first(object) else { return Cell::Null };
         let cell = match self.type_.as_str() {
+            // Go's templates print `nil` so.
+            "string" if !value.exists() => Some(Cell::Text("<no value>".to_owned())),
             "integer" => value.int().map(Cell::Integer),
             "number" => value.float().map(Cell::Number),
             "boolean" => value.bool().map(Cell::Bool),
-            "string" => match value.scalar() {
-                Some(text) => Some(Cell::Text(text)),
-                None => Some(Cell::Text(String::from_utf8_lossy(value.raw()).into_owned())),
-            },
+            "string" => Some(Cell::Text(printed(value))),
             "date" => value.text().map(|_| match value.time() {
                 Some(time) => Cell::Text(clock.age(time)),
                 None => Cell::Text("<invalid>".to_owned()),
@@ -236,6 +238,19 @@ impl PathColumn {
             _ => None,
         };
         cell.unwrap_or(Cell::Null)
+    }
+}
+
+/// The text of a value as `JSONPath.PrintResults` writes it (`client-go/util/jsonpath/jsonpath.go`): an object or a list
+/// as Go's JSON, any other value as `fmt.Fprint`.
+fn printed(value: Json<'_>) -> String {
+    if let Some(text) = value.text() {
+        return text.into_owned();
+    }
+    match serde_json::from_slice(value.raw()) {
+        Ok(tree @ (Value::Object(_) | Value::Array(_))) => go::json(&tree),
+        Ok(scalar) => go::print(&scalar),
+        Err(_) => String::from_utf8_lossy(value.raw()).into_owned(),
     }
 }
 
@@ -250,6 +265,8 @@ pub struct TableView {
     definitions: Vec<u8>,
     include: IncludeObject,
     version: MetaVersion,
+    /// Whether the rows show Scales of the resource instead of its objects.
+    is_scale: bool,
 }
 
 impl std::fmt::Debug for TableView {
@@ -263,7 +280,20 @@ impl TableView {
     pub fn new(resource: &Arc<Resource>, include: IncludeObject, version: MetaVersion) -> Self {
         let cells = Cells::of(resource);
         let definitions = serde_json::to_vec(&cells.columns(resource)).expect("columns serialize");
-        TableView { resource: Arc::clone(resource), cells, definitions, include, version }
+        TableView { resource: Arc::clone(resource), cells, definitions, include, version, is_scale: false }
+    }
+
+    /// Creates the view of a Scale of a resource. All built-in kinds share one printer, and all custom resources share
+    /// the columns of the paths of a Scale.
+    pub fn of_scale(resource: &Arc<Resource>, include: IncludeObject, version: MetaVersion) -> Self {
+        let (cells, columns): (_, Cow<'static, [Column]>) = if resource.custom {
+            let columns = column::custom_scale();
+            (Cells::Paths(PathColumn::all(&columns)), Cow::Owned(column::definitions(&columns)))
+        } else {
+            (Cells::Printer(&printers::SCALE), Cow::Borrowed(printers::SCALE.columns))
+        };
+        let definitions = serde_json::to_vec(&columns).expect("columns serialize");
+        TableView { resource: Arc::clone(resource), cells, definitions, include, version, is_scale: true }
     }
 
     /// Creates the body of a LIST, with a final newline.
@@ -326,7 +356,9 @@ impl TableView {
 
     fn write_row_at(&self, out: &mut BytesMut, object: &[u8], clock: &RowClock) {
         let printed = Printed::new(Json::new(object), clock);
-        let cells = match printable(&self.resource, object) {
+        // A Scale is always `autoscaling/v1`.
+        let stored = if self.is_scale { Cow::Borrowed(object) } else { printable(&self.resource, object) };
+        let cells = match stored {
             // The scan of the object is the most expensive part of a row.
             Cow::Borrowed(_) => self.cells.row(printed),
             Cow::Owned(stored) => self.cells.row(Printed::new(Json::new(&stored), clock)),

@@ -12,8 +12,8 @@
 
 use bytes::{BufMut, BytesMut};
 use listwatch_cacher::{EncodingCache, EncodingId};
-use listwatch_kinds::table::RowClock;
 use listwatch_meta::Object;
+use listwatch_printers::RowClock;
 use time::OffsetDateTime;
 
 use super::TableView;

@@ -170,6 +170,34 @@ fn pod_with_deletion_timestamp_is_terminating() {
 }
 
 #[test]
+fn columns_of_workloads_have_the_types_of_kube_apiserver() {
+    let check = |path: &str, expected: &str| {
+        let columns = super::columns(&resource(path));
+        let shown = columns.iter().map(|column| {
+            let format = if column.format.is_empty() { String::new() } else { format!("/{}", column.format) };
+            let wide = "*".repeat(column.priority.try_into().unwrap());
+            format!("{}{wide}:{}{format}", column.name, column.type_)
+        });
+        assert_eq!(shown.collect::<Vec<_>>().join(" "), expected, "{path}");
+    };
+    let template = "Containers*:string Images*:string Selector*:string";
+    let sets = "Name:string/name Desired:integer Current:integer Ready:integer";
+    check("apps/controllerrevisions", "Name:string/name Controller:string Revision:string Age:string");
+    let daemons = format!("{sets} Up-to-date:integer Available:integer Node Selector:string Age:string {template}");
+    check("apps/daemonsets", &daemons);
+    let deployments = format!("Name:string/name Ready:string Up-to-date:string Available:string Age:string {template}");
+    check("apps/deployments", &deployments);
+    check("apps/replicasets", &format!("{sets} Age:string {template}"));
+    check("apps/statefulsets", "Name:string/name Ready:string Age:string Containers*:string Images*:string");
+    let times = "Last Schedule:string Age:string";
+    let crons =
+        format!("Name:string/name Schedule:string Timezone:string Suspend:boolean Active:integer {times} {template}");
+    check("batch/cronjobs", &crons);
+    let jobs = format!("Name:string/name Status:string Completions:string Duration:string Age:string {template}");
+    check("batch/jobs", &jobs);
+}
+
+#[test]
 fn row_cells_equal_those_of_kubectl() {
     let template = json!({"metadata": {"labels": {"b": "2", "a": "1"}},
         "spec": {"containers": [{"name": "c1", "image": "i:1"}, {"name": "c2", "image": "i:2"}]}});
@@ -220,6 +248,11 @@ fn row_cells_equal_those_of_kubectl() {
             "x | IPv4 | 80,n,* | a,b | 65m",
         ),
         (
+            "discovery.k8s.io/endpointslices",
+            json!({"addressType": "IPv4", "ports": [{"name": "x"}, {"name": "y", "port": 5}, {"name": ""}]}),
+            "x | IPv4 | x,5, | <unset> | 65m",
+        ),
+        (
             "networking.k8s.io/ingresses",
             json!({"spec": {"ingressClassName": "nginx", "tls": [{}], "rules": [{"host": "a"}, {"host": "b"}, {"host": "c"}, {"host": "d"}]}}),
             "x | nginx | a,b,c + 1 more... |  | 80, 443 | 65m",
@@ -266,7 +299,7 @@ fn row_cells_equal_those_of_kubectl() {
         (
             "batch/cronjobs",
             json!({"spec": {"schedule": "* * * * *"}, "status": {"active": [{}], "lastScheduleTime": "2024-05-01T11:59:30Z"}}),
-            "x | * * * * * | <none> | False | 1 | 30s | 65m |  |  | <none>",
+            "x | * * * * * | <none> | <unset> | 1 | 30s | 65m |  |  | <none>",
         ),
         (
             "policy/poddisruptionbudgets",
@@ -359,6 +392,31 @@ fn event_row_has_the_count_and_times_of_the_event_or_its_series() {
 }
 
 #[test]
+fn scale_table_has_desired_and_available_replicas_of_any_kind() {
+    fn check(resource: &Arc<Resource>, replicas: Value, expected: [Value; 3]) {
+        let body = object(
+            json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "spec": replicas, "status": {"replicas": 2}}),
+        );
+        let table = TableView::of_scale(resource, IncludeObject::None, MetaVersion::V1).object(&body, now());
+        let table: Value = serde_json::from_slice(&table).unwrap();
+        let columns = table["columnDefinitions"].as_array().unwrap();
+        let names: Vec<_> = columns.iter().map(|column| column["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["Name", "Desired", "Available", "Age"]);
+        let cells = table["rows"][0]["cells"].as_array().unwrap();
+        assert_eq!((&cells[..3], &cells[3]), (&expected[..], &json!("65m")), "{}", resource.plural);
+    }
+    let custom = Arc::new(Resource { custom: true, ..Resource::clone(&resource("configmaps")) });
+    for builtin in ["apps/deployments", "apps/replicasets", "apps/statefulsets", "replicationcontrollers"].map(resource)
+    {
+        check(&builtin, json!({"replicas": 3}), [json!("x"), json!(3), json!(2)]);
+        check(&builtin, json!({}), [json!("x"), json!(0), json!(2)]);
+    }
+    check(&custom, json!({"replicas": 3}), [json!("x"), json!(3), json!(2)]);
+    // A Scale of zero replicas lacks the field, and a path without a value has an empty cell.
+    check(&custom, json!({}), [json!("x"), Value::Null, json!(2)]);
+}
+
+#[test]
 fn custom_resource_has_its_additional_printer_columns() {
     let column = |name: &str, type_: &str, path: &str| PrinterColumn {
         name: name.to_owned(),
@@ -370,7 +428,7 @@ fn custom_resource_has_its_additional_printer_columns() {
     };
     let mut custom = Resource { custom: true, ..Resource::clone(&resource("configmaps")) };
     let body = object(
-        json!({"spec": {"n": 3, "s": "text", "f": 1.5, "b": true, "list": ["a"], "z": null, "d": "2024-05-01T11:59:00Z"}}),
+        json!({"spec": {"n": 3, "s": "text", "f": 1.5, "b": true, "list": ["a"], "z": null, "o": {"b": 1, "a": "<"}, "big": 1500000.5, "d": "2024-05-01T11:59:00Z"}}),
     );
     assert_eq!(row(&custom, &body, now()), ["x".into(), Cell::from("65m")], "name and age are the default");
     assert_eq!(columns(&custom)[1].type_, "date");
@@ -381,12 +439,16 @@ fn custom_resource_has_its_additional_printer_columns() {
         column("B", "boolean", ".spec.b"),
         column("L", "string", ".spec.list"),
         column("NS", "string", ".spec.n"),
+        column("O", "string", ".spec.o"),
+        column("Big", "string", ".spec.big"),
+        column("BS", "string", ".spec.b"),
         column("Z", "string", ".spec.z"),
         column("Gone", "integer", ".spec.gone"),
         column("Wrong", "integer", ".spec.s"),
         column("D", "date", ".spec.d"),
         column("Bad", "date", ".spec.s"),
-        column("Path", "string", "..spec"),
+        column("Path", "string", "..d"),
+        column("Null in a number", "integer", ".spec.z"),
     ];
     let cells = row(&custom, &body, now());
     let expected = [
@@ -397,15 +459,22 @@ fn custom_resource_has_its_additional_printer_columns() {
         Cell::Bool(true),
         Cell::from("[\"a\"]"),
         Cell::from("3"),
-        Cell::Null,
+        Cell::from("{\"a\":\"\\u003c\",\"b\":1}"),
+        Cell::from("1.5000005e+06"),
+        Cell::from("true"),
+        Cell::from("<no value>"),
         Cell::Null,
         Cell::Null,
         Cell::from("60s"),
         Cell::from("<invalid>"),
+        Cell::from("2024-05-01T11:59:00Z"),
         Cell::Null,
     ];
     assert_eq!(cells, expected);
     assert_eq!(columns(&custom)[1].description, "Custom resource definition column (in JSONPath format): .spec.n");
+    custom.printer_columns.insert(1, column("Broken", "string", ".spec["));
+    assert_eq!(row(&custom, &body, now()), [Cell::from("x"), Cell::Integer(3)], "columns end at an invalid path");
+    assert_eq!(columns(&custom).len(), 2);
 }
 
 #[test]

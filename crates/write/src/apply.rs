@@ -10,7 +10,6 @@ use listwatch_meta::status::{
 };
 use listwatch_registry::Subresource;
 use listwatch_validation::metadata_mut;
-use listwatch_validation::object_meta as meta;
 
 use super::decode::{self, FieldValidation, NormalizeError, check_name, set_namespace};
 use super::decode_error::{DecodeErrorStyle, not_convertible};
@@ -137,7 +136,7 @@ pub(super) async fn apply(
 ) -> Result<WriteResponse, Status> {
     let resource = write.resource;
     let config = Config::parse(&request.body, options.field_validation)?;
-    let kind = &*convertible_kind(write.registry, resource, write.conversions);
+    let kind = &*convertible_kind(resource, write.conversions);
     let described = kind.described(&config.value);
     let decode_errors = DecodeErrorStyle::Apply(&described);
     let write = &Write { dry_run: options.dry_run, managed_fields: ManagedFields::Tracked, decode_errors, ..*write };
@@ -171,11 +170,9 @@ pub(super) async fn apply(
         set_namespace(resource, request.namespace, metadata)?;
         check_name(metadata, write.name)?;
         warnings = config.warnings();
-        warnings.extend(meta::dedup_owners(metadata));
-        warnings.extend(write.warnings(&object, base.map(|base| base.object)));
         set_managed_fields(&mut object, &mut managed);
         Ok(object)
     };
     let done = write.run(&key, None, absent, make).await?;
-    done.response(write, &key, warnings).await
+    done.response(write, warnings).await
 }

@@ -5,18 +5,17 @@ use listwatch_meta::{GroupResource, Status};
 use listwatch_storage::{Decision, KeyValue};
 
 use super::action::{Action, ActionFuture};
+use super::conflicts::check_precondition;
 use super::expected::Expected;
 use super::pipeline::Write;
 use super::recent::RecentObject;
 use super::request::{WriteRequest, WriteResponse};
 use super::store::{self, WriteOutcome};
 use super::subresource_body::{SubresourceBody, body, set_condition, success};
-use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{child_mut, metadata, metadata_mut};
 
-const BINDING: Expected<'static> =
-    Expected { group: "", version: "v1", kind: "Binding", form: None, error_style: TypeErrorStyle::Decoder };
+const BINDING: Expected<'static> = Expected::builtin("", "v1", "Binding");
 /// The resource in error messages about a binding.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
@@ -57,24 +56,22 @@ async fn bind(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResp
     if node.is_empty() {
         return Err(Status::unknown("target.name: Required value"));
     }
-    let uid = meta::text(metadata(&binding), "uid");
+    // A POST to `bindings` loses the uid, as a POST to any resource.
+    let uid = if request.name.is_some() { meta::text(metadata(&binding), "uid") } else { "" };
     let version = meta::text(metadata(&binding), "resourceVersion");
     let key = write.resource.key(request.namespace, name)?;
     let now = write.clock.now();
     let mut bound = None;
     let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
         let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), name))?;
-        let RecentObject { tree: mut pod, managed } = store::take_or_parse(write.recent, found)?;
+        let RecentObject { tree: mut pod, managed } = store::take_or_parse(write.recent, write.resource, found)?.object;
         let conflict = |why: String| Err(Status::conflict(BINDINGS, name, why));
-        let have = meta::text(metadata(&pod), "uid");
-        if !uid.is_empty() && uid != have {
-            return conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {have}"));
+        if !uid.is_empty() {
+            check_precondition(write.resource, &key, "UID", Some(uid), meta::text(metadata(&pod), "uid"))?;
         }
-        if !version.is_empty() && version != found.modified.to_string() {
-            return conflict(format!(
-                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
-                found.modified
-            ));
+        if !version.is_empty() {
+            let revision = found.modified.to_string();
+            check_precondition(write.resource, &key, "ResourceVersion", Some(version), &revision)?;
         }
         if meta::is_set(metadata(&pod), "deletionTimestamp") {
             return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));

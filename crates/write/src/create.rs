@@ -2,9 +2,9 @@
 
 use listwatch_meta::Status;
 use listwatch_meta::status::reason;
-use listwatch_validation::metadata;
 use listwatch_validation::names;
 use listwatch_validation::object_meta as meta;
+use listwatch_validation::{metadata, metadata_mut};
 
 use super::action::{Action, ActionFuture};
 use super::decode::{Decoded, decode_body};
@@ -31,11 +31,15 @@ impl Action for Create {
 async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteResponse, Status> {
     let resource = write.resource;
     let options = Options::parse("CreateOptions", request.query)?;
-    let Decoded { object, mut warnings } = decode_body(write.registry, resource, request, options.field_validation)?;
-    warnings.extend(resource.strategy.warnings(&object, None));
+    let decode = || {
+        let mut decoded = decode_body(write.registry, resource, request, options.field_validation)?;
+        meta::wipe_system_fields(metadata_mut(&mut decoded.object));
+        Ok::<_, Status>(decoded)
+    };
+    let Decoded { object, warnings } = decode()?;
     let given = meta::text(metadata(&object), "name").to_owned();
     let base = meta::text(metadata(&object), "generateName").to_owned();
-    let generates = given.is_empty() && !base.is_empty();
+    let generates = given.is_empty() && (!base.is_empty() || resource.rules.uuid_names);
     let write = Write { name: &given, dry_run: options.dry_run, ..*write };
     let mut attempts = if generates { GENERATED_NAMES_MAX } else { 1 };
     // The first attempt takes the tree. A retry after a name collision or a conflict is rare and decodes the body
@@ -43,11 +47,14 @@ async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     let mut first = Some(object);
     loop {
         attempts -= 1;
-        let name = if generates { names::generate(&base, |below| rand::random_range(0..below)) } else { given.clone() };
-        let absent = Absent::Post { generated_name: generates.then_some(name.as_str()) };
-        let again =
-            || decode_body(write.registry, resource, request, options.field_validation).map(|decoded| decoded.object);
-        let mut next = || first.take().map_or_else(again, Ok);
+        let name = match (generates, &*base) {
+            (false, _) => given.clone(),
+            (true, "") => uuid::Uuid::new_v4().to_string(),
+            (true, base) => names::generate(base, |below| rand::random_range(0..below)),
+        };
+        let absent =
+            Absent::Post { generated_name: generates.then_some(name.as_str()), has_generate_name: !base.is_empty() };
+        let mut next = || first.take().map_or_else(|| decode().map(|decoded| decoded.object), Ok);
         let key = match resource.key(request.namespace, &name) {
             Ok(key) => key,
             Err(status) => {
@@ -57,9 +64,14 @@ async fn create(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
             }
         };
         match write.run(&key, None, absent, |_: Option<Base<'_>>| next()).await {
-            Ok(done) => return done.response(&write, &key, warnings).await,
-            Err(status) if attempts > 0 && status.reason == reason::ALREADY_EXISTS => {}
+            Ok(done) => return done.response(&write, warnings).await,
+            // Another generated name can be free, but not a name that a mutating plugin has set.
+            Err(status) if attempts > 0 && status.reason == reason::ALREADY_EXISTS && is_about(&status, &name) => {}
             Err(status) => return Err(status),
         }
     }
+}
+
+fn is_about(status: &Status, name: &str) -> bool {
+    status.details.as_ref().is_some_and(|details| details.name == name)
 }

@@ -7,7 +7,8 @@
 
 use listwatch_json::{Map, Value};
 use listwatch_meta::{FieldError, Status};
-use listwatch_validation::{metadata_mut, object_meta};
+use listwatch_validation::metadata_mut;
+use listwatch_validation::object_meta::{self, Admission};
 use listwatch_wire::media_type::{Encoding, Served, negotiate_body};
 use listwatch_wire::protobuf;
 
@@ -101,7 +102,7 @@ pub(super) fn decode_body(
     let mut decoded = decode(registry, expected, request.content_type, &request.body, validation)?;
     let metadata = metadata_mut(&mut decoded.object);
     set_namespace(resource, request.namespace, metadata)?;
-    decoded.warnings.extend(object_meta::dedup_owners(metadata));
+    decoded.warnings.extend(object_meta::dedup_owners(metadata, Admission::Before));
     Ok(decoded)
 }
 
@@ -197,11 +198,14 @@ pub(super) fn set_namespace(resource: &Resource, namespace: Option<&str>, metada
     if given.is_empty() {
         metadata.insert("namespace", Value::from(namespace));
     } else if given != namespace {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
+        return Err(other_namespace());
     }
     Ok(())
+}
+
+/// Returns the 400 for an object of another namespace than that of the request.
+pub(super) fn other_namespace() -> Status {
+    Status::bad_request("the namespace of the provided object does not match the namespace sent on the request")
 }
 
 /// Checks that the name in the body is the name in the path.
@@ -392,12 +396,10 @@ pub(super) fn strict_warnings(errors: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use listwatch_meta::go::TypeErrorStyle;
 
     use super::*;
 
-    const CONFIG_MAP: Expected<'_> =
-        Expected { group: "", version: "v1", kind: "ConfigMap", form: None, error_style: TypeErrorStyle::Decoder };
+    const CONFIG_MAP: Expected<'_> = Expected::builtin("", "v1", "ConfigMap");
 
     fn run(
         content_type: Option<&str>,

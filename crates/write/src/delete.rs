@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use listwatch_admission::{AdmissionRequest, Operation};
 use listwatch_cacher::Scope;
 use listwatch_json::{Map, Value};
-use listwatch_meta::{Change, Key, ListRequest, Object, Revision, Status, fuel};
+use listwatch_meta::{Change, Key, ListRequest, Object, ReadAt, Revision, Status, fuel};
 use listwatch_storage::{Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_wire::list::ListMeta;
 use listwatch_wire::query::list_options;
@@ -51,12 +51,19 @@ pub(super) struct Deleted {
 }
 
 /// The decision how to delete one object.
-struct DeletionPlan {
-    decision: Decision,
+pub(super) struct DeletionPlan {
+    pub(super) decision: Decision,
     /// The state of the object after the decision, for the response.
     shown: Map,
     /// Whether to remove the object directly after it was marked. Watchers receive the marked object first.
     then_remove: bool,
+}
+
+/// Whether a deletion runs the admission plugins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plugins {
+    Run,
+    Skip,
 }
 
 /// A plan, and the managed fields of the object if they were parsed before.
@@ -132,21 +139,20 @@ impl Write<'_> {
     /// # Errors
     /// 404 when the object does not exist, 409 when a precondition fails, 403 for a protected namespace.
     pub(super) async fn delete(&self, key: &Key, options: &DeleteOptions) -> Result<Deleted, Status> {
-        self.delete_admitted(key, options, None).await
+        self.delete_with(key, options, Plugins::Run).await
     }
 
-    /// Deletes one object like [`Write::delete`]. The object at the revision `admitted` has already passed admission.
+    /// Deletes one object like [`Write::delete`], without the admission plugins.
     ///
     /// # Errors
     /// The errors of [`Write::delete`].
-    pub(super) async fn delete_admitted(
-        &self,
-        key: &Key,
-        options: &DeleteOptions,
-        admitted: Option<Revision>,
-    ) -> Result<Deleted, Status> {
+    pub(super) async fn delete_without_admission(&self, key: &Key, options: &DeleteOptions) -> Result<Deleted, Status> {
+        self.delete_with(key, options, Plugins::Skip).await
+    }
+
+    async fn delete_with(&self, key: &Key, options: &DeleteOptions, plugins: Plugins) -> Result<Deleted, Status> {
         let resource = self.resource;
-        let (done, plan) = self.try_delete(key, options, admitted).await?;
+        let (done, plan) = self.try_delete(key, options, plugins).await?;
         let Some((DeletionPlan { shown, then_remove, .. }, managed)) = plan else {
             return Err(Status::not_found(resource.gr(), key.name()));
         };
@@ -160,24 +166,14 @@ impl Write<'_> {
         };
         let mut gone = matches!(done, WriteOutcome::Deleted { .. });
         let mut revision = revision;
-        // Only the writer that removes a service releases the ports and addresses of the removed state.
-        let mut removed = match &done {
-            WriteOutcome::Deleted { previous, .. } => Some(previous.clone()),
-            _ => None,
-        };
         if then_remove {
             gone = true;
             if !options.dry_run {
                 let uid = meta::text(metadata(&shown), "uid").to_owned();
-                if let Some((previous, at)) = self.remove_marked(key, &uid).await? {
-                    (removed, revision) = (Some(previous), at);
+                if let Some(at) = self.remove_marked(key, &uid).await? {
+                    revision = at;
                 }
             }
-        }
-        if let Some(removed) = removed.filter(|_| !options.dry_run && services::is_service(resource))
-            && let Ok(removed) = store::parse(&removed)
-        {
-            services::release_unused(self.allocators(), resource, &removed, None, revision).await;
         }
         if let (WriteOutcome::Updated { value, .. }, false, false) = (&done, gone, options.dry_run) {
             let object = store::written_object(self.backend, resource, key, revision, Change::Modified, value)?;
@@ -197,7 +193,7 @@ impl Write<'_> {
         &self,
         key: &Key,
         options: &DeleteOptions,
-        admitted: Option<Revision>,
+        plugins: Plugins,
     ) -> Result<(WriteOutcome, Option<Planned>), Status> {
         let (backend, resource) = (self.backend, self.resource);
         let storage = &**backend.storage();
@@ -212,7 +208,7 @@ impl Write<'_> {
             let ended = match step {
                 Step::Read => update.read(storage.get(key).await.map(|(found, _)| found)),
                 Step::Decide(found) => {
-                    let planned = self.plan_present(key, options, found.as_ref(), admitted).await;
+                    let planned = self.plan_present(key, options, found.as_ref(), plugins).await;
                     // Without fuel neither the plan nor its error counts.
                     let planned = if fuel::is_exhausted() { Err(Status::request_timed_out()) } else { planned };
                     current = found;
@@ -230,7 +226,7 @@ impl Write<'_> {
                 Step::Update { expected, value, ttl } => {
                     update.updated(storage.update(key, expected, value, ttl).await)
                 }
-                Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
+                Step::Delete { expected } => update.deleted(self.delete_stored(key, expected, current.as_ref()).await),
                 Step::Create { .. } => return Err(Status::internal("a deletion cannot create an object")),
             };
             if let Some(outcome) = ended {
@@ -246,19 +242,19 @@ impl Write<'_> {
         key: &Key,
         options: &DeleteOptions,
         found: Option<&KeyValue>,
-        admitted: Option<Revision>,
+        plugins: Plugins,
     ) -> Result<Planned, Status> {
         let found = found.ok_or_else(|| Status::not_found(self.resource.gr(), key.name()))?;
-        let RecentObject { tree: object, managed } = store::take_or_parse(self.recent, found)?;
+        let RecentObject { tree: object, managed } = store::take_or_parse(self.recent, self.resource, found)?.object;
         self.check_deletion(&object, found, options)?;
-        if admitted != Some(found.modified) {
+        if plugins == Plugins::Run && !is_pending(self.resource, &object, options) {
             self.admit_deletion(key, &object, found.modified, options).await?;
         }
         Ok((plan_deletion(self.resource, object, options, self.clock.time())?, managed))
     }
 
     /// Runs the admission plugins that handle deletions of this resource. `revision` is the revision of the object.
-    pub(super) async fn admit_deletion(
+    async fn admit_deletion(
         &self,
         key: &Key,
         object: &Map,
@@ -288,15 +284,16 @@ impl Write<'_> {
         self.admission.admit_deletion(&request, &object).await
     }
 
-    /// Removes a marked object, unless another request has removed or replaced the object. Returns the last state and
-    /// the revision of the removal.
-    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<(KeyValue, Revision)>, Status> {
+    /// Removes a marked object, unless another request has removed or replaced the object. Returns the revision of the
+    /// removal. Only pods are removed in this way: other kinds have no grace period.
+    async fn remove_marked(&self, key: &Key, uid: &str) -> Result<Option<Revision>, Status> {
+        debug_assert!(!services::is_service(self.resource), "the removal does not release the values of a service");
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let Some(found) = found else { return Ok(Decision::Nothing) };
             Ok(if store::uid_of(found)? == uid { Decision::Delete } else { Decision::Nothing })
         };
         match store::run(self.backend, self.resource, key, false, decide).await? {
-            WriteOutcome::Deleted { previous, revision } => Ok(revision.map(|revision| (previous, revision))),
+            WriteOutcome::Deleted { revision, .. } => Ok(revision),
             _ => Ok(None),
         }
     }
@@ -308,9 +305,28 @@ impl Write<'_> {
     pub(super) fn check_deletion(&self, object: &Map, found: &KeyValue, options: &DeleteOptions) -> Result<(), Status> {
         let metadata = metadata(object);
         let name = meta::text(metadata, "name");
+        let uid = meta::text(metadata, "uid");
+        let version = found.modified.to_string();
+        if is_namespace(self.resource) || self.backend.definitions().is_resource(self.resource) {
+            // kube-apiserver checks these kinds before the store does, with other texts.
+            let failed = |what: &str, wanted: &str, found: &str| {
+                Status::conflict(
+                    self.resource.gr(),
+                    name,
+                    format_args!(
+                        "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+                    ),
+                )
+            };
+            if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+                return Err(failed("UID", wanted, uid));
+            }
+            if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
+                return Err(failed("ResourceVersion", wanted, &version));
+            }
+        }
         // kube-apiserver puts the kind in place of the resource in this error.
         let gr = listwatch_meta::GroupResource { group: &self.resource.group, resource: &self.resource.kind };
-        let uid = meta::text(metadata, "uid");
         if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
             return Err(Status::conflict(
                 gr,
@@ -320,7 +336,6 @@ impl Write<'_> {
                 ),
             ));
         }
-        let version = found.modified.to_string();
         if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
             return Err(Status::conflict(
                 gr,
@@ -335,7 +350,7 @@ impl Write<'_> {
 }
 
 /// Decides how to delete one object at the time `now`. Performs no I/O.
-fn plan_deletion(
+pub(super) fn plan_deletion(
     resource: &Resource,
     mut object: Map,
     options: &DeleteOptions,
@@ -344,8 +359,8 @@ fn plan_deletion(
     match resource.strategy.begin_deletion(&mut object, &timestamp(now)) {
         Deletion::Unmarked => {}
         Deletion::Marked => {
-            if options.propagation == Some(Propagation::Orphan) {
-                add_finalizer(metadata_mut(&mut object), FINALIZER_ORPHAN);
+            if is_namespace(resource) {
+                set_namespace_finalizers(metadata_mut(&mut object), options);
             }
             order_metadata(&mut object);
             let decision = Decision::Write { value: store::encode(&object), ttl: None };
@@ -381,6 +396,18 @@ fn plan_deletion(
         return Ok(plan(object, false));
     }
     Ok(DeletionPlan { decision: Decision::Delete, shown: object, then_remove: false })
+}
+
+fn is_namespace(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "namespaces"
+}
+
+/// Whether the object is being deleted, and the delete changes nothing. kube-apiserver then returns the object without a
+/// call of admission plugins (`pendingGraceful` of `Store.Delete`; `REST.Delete` of namespaces).
+fn is_pending(resource: &Resource, object: &Map, options: &DeleteOptions) -> bool {
+    let deleting = || meta::is_set(metadata(object), "deletionTimestamp");
+    (resource.rules.graceful_delete && grace(object, options) == Grace::Pending)
+        || (resource.strategy.holds_deletion(object) && deleting())
 }
 
 /// The effect of a delete on the grace period of an object.
@@ -465,20 +492,39 @@ fn set_finalizers(resource: &Resource, metadata: &mut Map, options: &DeleteOptio
                 .find_map(|name| [FINALIZER_ORPHAN, FINALIZER_FOREGROUND].into_iter().find(|known| *known == name))
                 .or(orphans_by_default(resource).then_some(FINALIZER_ORPHAN)),
         };
-        if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
-            finalizers.retain(|name| {
-                let collectors = *name == FINALIZER_ORPHAN || *name == FINALIZER_FOREGROUND;
-                !collectors || wanted.is_some_and(|wanted| *name == wanted)
-            });
-            if finalizers.is_empty() {
-                metadata.shift_remove("finalizers");
-            }
-        }
-        if let Some(wanted) = wanted {
-            add_finalizer(metadata, wanted);
-        }
+        replace_collector_finalizers(metadata, wanted);
     }
     !meta::finalizers(metadata).is_empty()
+}
+
+/// Sets the garbage collector's finalizers of a namespace that is marked for deletion. Without an option, the finalizers
+/// of the namespace stay (`shouldHaveOrphanFinalizer` of `pkg/registry/core/namespace/storage`).
+fn set_namespace_finalizers(metadata: &mut Map, options: &DeleteOptions) {
+    let wanted = match (options.orphan_dependents, options.propagation) {
+        (Some(true), _) => Some(FINALIZER_ORPHAN),
+        (Some(false), _) => Some(FINALIZER_FOREGROUND),
+        (None, Some(Propagation::Orphan)) => Some(FINALIZER_ORPHAN),
+        (None, Some(Propagation::Foreground)) => Some(FINALIZER_FOREGROUND),
+        (None, Some(Propagation::Background)) => None,
+        (None, None) => return,
+    };
+    replace_collector_finalizers(metadata, wanted);
+}
+
+/// Removes the garbage collector's finalizers except `wanted`, and adds `wanted`.
+fn replace_collector_finalizers(metadata: &mut Map, wanted: Option<&str>) {
+    if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
+        finalizers.retain(|name| {
+            let collectors = *name == FINALIZER_ORPHAN || *name == FINALIZER_FOREGROUND;
+            !collectors || wanted.is_some_and(|wanted| *name == wanted)
+        });
+        if finalizers.is_empty() {
+            metadata.shift_remove("finalizers");
+        }
+    }
+    if let Some(wanted) = wanted {
+        add_finalizer(metadata, wanted);
+    }
 }
 
 fn add_finalizer(metadata: &mut Map, name: &str) {
@@ -497,7 +543,8 @@ fn order_metadata(object: &mut Map) {
 }
 
 /// Deletes each object of a collection. The UID of each object is a precondition, so that a new object of the same name
-/// is not deleted. The deletion is not atomic: watchers receive one event per object.
+/// is not deleted. The deletion is not atomic: watchers receive one event per object. As in upstream's
+/// `Store.DeleteCollection`, an object that is already gone is skipped, and any other failure ends the deletion.
 ///
 /// # Errors
 /// The [`Status`] for the client. Objects deleted before the error stay deleted.
@@ -526,24 +573,35 @@ async fn delete_collection(write: &Write<'_>, request: &WriteRequest<'_>) -> Res
             shard_selector: page.shard.as_ref().map(ToString::to_string).unwrap_or_default(),
         });
         for object in list.items {
-            let uid = object.uid().into_owned();
-            let own = DeleteOptions { uid: Some(uid).filter(|uid| !uid.is_empty()), ..options.clone() };
+            let uid = Some(object.uid().into_owned()).filter(|uid| !uid.is_empty());
+            // A precondition of the client applies to every object.
+            let own = DeleteOptions { uid: options.uid.clone().or(uid), ..options.clone() };
             match write.delete(object.key(), &own).await {
                 Ok(_) => {}
                 // Another client deleted or replaced the object first.
                 Err(status) if status.code == 404 => continue,
-                Err(status) if status.code == 409 && options.uid.is_none() => continue,
+                Err(status) if status.code == 409 && options.uid.is_none() && is_replaced(write, &object).await? => {
+                    continue;
+                }
                 Err(status) => return Err(status),
             }
             removed.push(object);
         }
         let Some(token) = list.continue_token.filter(|_| !one_page) else { break };
         let token = listwatch_meta::ContinueToken::decode(&token).map_err(Status::internal)?;
-        page.at = token.at.map_or(listwatch_meta::ReadAt::MostRecent, listwatch_meta::ReadAt::Exact);
+        page.at = token.at.map_or(ReadAt::MostRecent, ReadAt::Exact);
         page.resume = Some(token);
     }
     let body = WriteBody::List(meta.unwrap_or_default(), removed);
     Ok(WriteResponse { code: 200, body, warnings: warnings(resource, &options) })
+}
+
+/// Returns whether a listed object no longer exists, or an object with another UID has its name.
+async fn is_replaced(write: &Write<'_>, listed: &Object) -> Result<bool, Status> {
+    let cacher = write.backend.cacher(write.resource);
+    let found =
+        cacher.get(listed.key(), ReadAt::MostRecent).await.map_err(|error| error.status(write.resource.gr()))?;
+    Ok(found.is_none_or(|found| found.uid() != listed.uid()))
 }
 
 #[cfg(test)]
@@ -684,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn delete_of_namespace_with_spec_finalizers_only_sets_deletion_timestamp() {
+    fn delete_of_namespace_with_spec_finalizers_only_marks_it() {
         let namespace =
             |metadata: Value, finalizers: Value| json!({"metadata": metadata, "spec": {"finalizers": finalizers}});
         check(
@@ -693,6 +751,18 @@ mod tests {
             "",
             r#"write {"name":"n","deletionTimestamp":"2024-01-01T00:00:00Z"}"#,
         );
+        let marked = |query: &str, finalizers: &str| {
+            let namespace = namespace(json!({"name": "n", "finalizers": ["orphan", "x/y"]}), json!(["kubernetes"]));
+            let expected = format!(
+                r#"write {{"name":"n","deletionTimestamp":"2024-01-01T00:00:00Z","finalizers":[{finalizers}]}}"#
+            );
+            check("namespaces", namespace, query, &expected);
+        };
+        marked("", r#""orphan","x/y""#);
+        marked("propagationPolicy=Orphan", r#""orphan","x/y""#);
+        marked("propagationPolicy=Background", r#""x/y""#);
+        marked("propagationPolicy=Foreground", r#""x/y","foregroundDeletion""#);
+        marked("orphanDependents=false", r#""x/y","foregroundDeletion""#);
         let terminating = || json!({"name": "n", "deletionTimestamp": "2023-01-01T00:00:00Z"});
         check(
             "namespaces",

@@ -15,7 +15,8 @@ pub(super) const OBJECT_DEPTH_MAX: usize = 120;
 /// Returns whether lists and objects nest more than `levels` deep in a value; a scalar has depth 0. Adds the number
 /// of visited values to `visited`. Does not recurse.
 pub(super) fn is_deeper(value: &Value, levels: usize, visited: &mut usize) -> bool {
-    let mut left = vec![(value, 0)];
+    let mut left = Vec::with_capacity(32);
+    left.push((value, 0));
     while let Some((value, above)) = left.pop() {
         *visited += 1;
         if above == levels && (value.is_array() || value.is_object()) {

@@ -10,11 +10,14 @@
 //!                                   else 429 with the cause
 //! ```
 //!
+//! Admission plugins see the creation of `pods/eviction`, and not the deletion that follows
+//! (`rest.ValidateAllObjectFunc`).
+//!
 //! The disruption controller of kube-controller-manager maintains the status of budgets.
 
 use listwatch_json::{Map, Value, json};
 use listwatch_meta::status::StatusCause;
-use listwatch_meta::{GroupResource, Key, Revision, Status};
+use listwatch_meta::{GroupResource, Key, Status};
 use listwatch_storage::{Decision, KeyValue, ListQuery};
 
 use super::action::{Action, ActionFuture};
@@ -24,7 +27,6 @@ use super::pipeline::Write;
 use super::request::{WriteRequest, WriteResponse};
 use super::store;
 use super::subresource_body::{SubresourceBody, body, set_condition, success};
-use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::object_meta as meta;
 use listwatch_validation::{child_mut, metadata};
@@ -38,7 +40,7 @@ const OVERTAKEN_MAX: usize = 20;
 const RETRY_SECONDS: u32 = 10;
 
 const EVICTION: Expected<'static> =
-    Expected { group: "policy", version: "v1", kind: "Eviction", form: None, error_style: TypeErrorStyle::Decoder };
+    Expected { older_version: Some("v1beta1"), ..Expected::builtin("policy", "v1", "Eviction") };
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
@@ -82,9 +84,6 @@ async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<
             write.backend.storage().get(key).await.map_err(|error| store::read_failed(&error, write.resource.gr()))?;
         let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
         let pod = store::parse(&found)?;
-        // Admission runs first: a rejected deletion must not mark the pod or decrement the budget.
-        write.admit_deletion(key, &pod, found.modified, options).await?;
-        let admitted = found.modified;
         let phase = text(&pod, "status", "phase");
         let going = meta::is_set(metadata(&pod), "deletionTimestamp");
         let ended = matches!(phase, "Succeeded" | "Failed") || going;
@@ -95,7 +94,7 @@ async fn evict(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<
             if bound && !ended {
                 options.resource_version = Some(found.modified.to_string());
             }
-            match mark_and_delete(write, key, &options, admitted).await {
+            match mark_and_delete(write, key, &options).await {
                 Err(status) if status.code == 409 && bound => conflict = Some(status),
                 done => return done,
             }
@@ -114,10 +113,9 @@ async fn evict_within_budget(
     pod: &Object,
     mut options: DeleteOptions,
 ) -> Result<(), Status> {
-    let admitted = found.modified;
     let budgets = budgets_of(write, key.namespace(), pod).await?;
     let (budget_key, budget) = match budgets.as_slice() {
-        [] => return mark_and_delete(write, key, &options, admitted).await,
+        [] => return mark_and_delete(write, key, &options).await,
         [only] => only,
         _ => {
             let why =
@@ -129,14 +127,14 @@ async fn evict_within_budget(
     if !is_ready(pod) && exempts_unready_pods(budget) {
         let bound = options.resource_version.is_none();
         options.resource_version.get_or_insert_with(|| found.modified.to_string());
-        return match mark_and_delete(write, key, &options, admitted).await {
+        return match mark_and_delete(write, key, &options).await {
             // The pod may have become ready, so the client must retry.
             Err(status) if status.code == 409 && bound => Err(budget_not_observed(name)),
             done => done,
         };
     }
     count_down(write, budget_key, key.name(), options.dry_run).await?;
-    mark_and_delete(write, key, &options, admitted).await
+    mark_and_delete(write, key, &options).await
 }
 
 fn text<'a>(object: &'a Object, member: &str, field: &str) -> &'a str {
@@ -258,18 +256,11 @@ async fn count_down(write: &Write<'_>, key: &Key, pod: &str, dry_run: bool) -> R
     store::run(write.backend, resource, key, dry_run, decide).await.map(drop)
 }
 
-/// Sets the `DisruptionTarget` condition of the pod, then deletes the pod. Admission has already accepted the deletion
-/// at the revision `admitted`. If the pod has changed since then, the deletion runs admission again.
-async fn mark_and_delete(
-    write: &Write<'_>,
-    key: &Key,
-    options: &DeleteOptions,
-    mut admitted: Revision,
-) -> Result<(), Status> {
+/// Sets the `DisruptionTarget` condition of the pod, then deletes the pod.
+async fn mark_and_delete(write: &Write<'_>, key: &Key, options: &DeleteOptions) -> Result<(), Status> {
     let mut options = options.clone();
     if !options.dry_run {
         let now = write.clock.now();
-        let mut marked_revision = None;
         let decide = |found: Option<&KeyValue>| -> Result<Decision, Status> {
             let found = found.ok_or_else(|| Status::not_found(write.resource.gr(), write.name))?;
             let mut pod = store::parse(found)?;
@@ -278,7 +269,6 @@ async fn mark_and_delete(
             let marked = json!({"type": "DisruptionTarget", "status": "True", "lastProbeTime": null,
                 "lastTransitionTime": now, "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"});
             set_condition(child_mut(&mut pod, "status"), marked);
-            marked_revision = Some(found.modified);
             Ok(match pod == before {
                 true => Decision::Nothing,
                 false => Decision::Write { value: store::encode(&pod), ttl: None },
@@ -290,13 +280,9 @@ async fn mark_and_delete(
             if let Some(version) = &mut options.resource_version {
                 *version = revision.to_string();
             }
-            // The condition alone needs no second admission.
-            if marked_revision == Some(admitted) {
-                admitted = *revision;
-            }
         }
     }
-    write.delete_admitted(key, &options, Some(admitted)).await.map(drop)
+    write.delete_without_admission(key, &options).await.map(drop)
 }
 
 #[cfg(test)]

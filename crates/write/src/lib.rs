@@ -50,10 +50,14 @@
 //! ```
 
 mod action;
+mod address_repair;
 mod admission;
 mod apply;
 mod binding;
 pub mod cbor;
+mod cleanups;
+mod conflicts;
+mod connect;
 mod create;
 mod decode;
 mod decode_error;
@@ -63,6 +67,8 @@ mod document;
 mod evict;
 mod expected;
 mod field_path;
+mod interruption;
+mod ip_families;
 mod json_patch;
 mod memory;
 mod merge_keys;
@@ -73,6 +79,7 @@ mod options;
 mod ownership;
 mod patch;
 mod pipeline;
+mod proxied_path;
 mod recent;
 mod request;
 mod request_details;
@@ -80,6 +87,8 @@ mod review_selectors;
 mod reviews;
 mod scale;
 mod scale_view;
+mod service_cidrs;
+mod service_deletion;
 mod service_ranges;
 mod services;
 mod store;
@@ -91,6 +100,7 @@ pub mod testing;
 mod token;
 mod typed;
 mod unenforced;
+mod unmetered;
 mod update;
 mod version_conversions;
 mod writer;
@@ -98,11 +108,17 @@ mod yaml_reader;
 
 pub use listwatch_validation::clock::{Clock, parse_timestamp, timestamp};
 
+pub use crate::address_repair::{
+    AddressPlan, AddressReading, AddressRepairOutcome, FOLLOW_UPS_MAX, PendingClaim, ServiceName, cluster_ips,
+};
 pub use crate::admission::namespace_lifecycle::NAMESPACE_RECHECK;
+pub use crate::connect::{connect_options, query_of_options};
 pub use crate::node_ports::{NodePortRepair, REPAIR_INTERVAL};
 pub use crate::options::Propagation;
+pub use crate::proxied_path::ProxiedPath;
 pub use crate::request::{OwnedWriteRequest, WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 pub use crate::scale_view::scale_of;
+pub use crate::service_cidrs::ServiceCidrs;
 pub use crate::service_ranges::{InvalidRange, ServiceRanges};
 pub use crate::writer::{Amendment, ConnectRequest, Removal, Writer, check_readable, is_unreadable};
 

@@ -20,7 +20,7 @@ pub(super) fn field_manager(query: &Query<'_>, user_agent: Option<&str>) -> Stri
     }
     let agent = user_agent.unwrap_or_default();
     let mut name = String::new();
-    for char in agent.split('/').next().unwrap_or_default().chars().filter(|char| !char.is_control()) {
+    for char in agent.split('/').next().unwrap_or_default().chars().filter(|char| go::is_printable(*char)) {
         if name.len() + char.len_utf8() > FIELD_MANAGER_BYTES_MAX {
             break;
         }
@@ -85,14 +85,14 @@ impl Options {
     }
 }
 
-/// Returns the errors of a `fieldManager`: its length, then each control character.
+/// Returns the errors of a `fieldManager`: its length, then each character that is not printable.
 fn manager_errors(manager: &str) -> impl Iterator<Item = FieldError> {
     let too_long = (manager.len() > FIELD_MANAGER_BYTES_MAX).then(|| {
         let why = format_args!("may not be more than {FIELD_MANAGER_BYTES_MAX} bytes");
         FieldError::too_long("fieldManager", why)
     });
-    let control = manager.char_indices().filter(|(_, char)| char.is_control());
-    too_long.into_iter().chain(control.map(move |(position, char)| {
+    let unprintable = manager.char_indices().filter(|(_, char)| !go::is_printable(*char));
+    too_long.into_iter().chain(unprintable.map(move |(position, char)| {
         let why = format_args!("invalid character U+{:04X} (at position {position})", char as u32);
         FieldError::invalid_text("fieldManager", manager, why)
     }))
@@ -163,14 +163,16 @@ impl DeleteOptions {
         DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() }
     }
 
-    /// Parses the options of a delete from the body, or from the query if the body is empty.
+    /// Parses the options of a delete from the body, or from the query if the body is empty
+    /// (`Convert_url_Values_To_v1_DeleteOptions`).
     ///
     /// # Errors
     /// 400 when the body is not a `DeleteOptions`, 422 that lists each invalid option.
     pub(super) fn parse(query: &Query<'_>, content_type: Option<&str>, body: &[u8]) -> Result<Self, Status> {
         if body.is_empty() {
             let options = WriteOptions::from_query(query)?;
-            return Self::check(&options, None, None);
+            let precondition = |name: &str| query.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+            return Self::check(&options, precondition("uid"), precondition("resourceVersion"));
         }
         // `DeleteOptions` is a built-in kind, even in a request for a custom resource.
         let document = decode::read(Served::BUILTIN, content_type, body).map_err(|unreadable| match unreadable {
@@ -292,6 +294,13 @@ mod tests {
     fn create_and_patch_options_reject_invalid_values() {
         let create = |query: &str| Options::parse("CreateOptions", &Query::parse(query));
         check(create(""), Ok((false, FieldValidation::Warn)));
+        check(create("fieldManager=%22a%20%C3%A4%5C"), Ok((false, FieldValidation::Warn)));
+        check(
+            create("fieldManager=a%E2%80%8B"),
+            Err(
+                "CreateOptions.meta.k8s.io \"\" is invalid: fieldManager: Invalid value: \"a\\u200b\": invalid character U+200B (at position 1)",
+            ),
+        );
         check(create("dryRun=All&fieldValidation=Strict&fieldManager=me"), Ok((true, FieldValidation::Strict)));
         check(
             create("dryRun=x&fieldManager=%01&fieldValidation=Foo"),
@@ -328,6 +337,20 @@ mod tests {
         let options = delete("gracePeriodSeconds=9", body).unwrap();
         assert_eq!(options.grace_period_seconds, Some(0), "a body makes the query void");
         assert_eq!((options.uid.as_deref(), options.resource_version.as_deref()), (Some("u"), Some("7")));
+        let options = delete("uid=x&resourceVersion=3", body).unwrap();
+        assert_eq!((options.uid.as_deref(), options.resource_version.as_deref()), (Some("u"), Some("7")));
+    }
+
+    #[test]
+    fn delete_options_in_the_query_include_preconditions() {
+        let preconditions = |query: &str| {
+            let options = delete(query, "").unwrap();
+            (options.uid, options.resource_version)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(preconditions("uid=u&resourceVersion=7"), (text("u"), text("7")));
+        assert_eq!(preconditions("uid=u&uid=v"), (text("u"), None));
+        assert_eq!(preconditions("uid=&resourceVersion="), (None, None));
     }
 
     #[test]

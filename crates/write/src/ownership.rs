@@ -13,7 +13,7 @@ use listwatch_apply::managed::{self, Managed};
 use listwatch_apply::{Kind, Path, Set, Typing, Writer};
 use listwatch_json::{JsonString, Map, Value};
 use listwatch_kinds::versions;
-use listwatch_registry::{Registry, Resource, Subresource};
+use listwatch_registry::{Resource, Subresource};
 use listwatch_validation::{metadata, metadata_mut};
 use time::OffsetDateTime;
 
@@ -21,12 +21,8 @@ use super::store::MANAGED_FIELDS;
 use super::version_conversions::VersionConversions;
 
 /// Returns the merge rules of a resource. The first write to the resource builds them.
-pub(super) fn kind<'a>(registry: &Registry, resource: &'a Resource) -> &'a Kind {
+pub(super) fn kind(resource: &Resource) -> &Kind {
     resource.merging.get_or_init(|| {
-        let typing_of = |resource: &Resource| match resource.openapi_schema() {
-            Some(schema) => Typing::of_custom_resource(&schema, false),
-            None => Typing::deduced(),
-        };
         let api_version = resource.api_version();
         if !resource.custom {
             let built_in = |version: &str| Typing::of_built_in(version, &resource.kind).unwrap_or_else(Typing::deduced);
@@ -39,20 +35,26 @@ pub(super) fn kind<'a>(registry: &Registry, resource: &'a Resource) -> &'a Kind 
                 _ => kind,
             };
         }
-        let same = |other: &Resource| other.custom && other.group == resource.group && other.kind == resource.kind;
-        let others = registry.resources().iter().filter(|other| same(other) && other.version != resource.version);
-        let others = others.map(|other| (other.api_version(), typing_of(other))).collect();
-        Kind::custom(&api_version, &resource.kind, typing_of(resource), others)
+        // A version that is no longer served may still have managers (`buildOpenAPIModelsForApply`).
+        let preserves_unknown_fields = resource.preserves_unknown_fields();
+        let typing = |schema: Option<&Value>| match schema {
+            Some(schema) => Typing::of_custom_resource(schema, preserves_unknown_fields),
+            None => Typing::deduced(),
+        };
+        let others = resource.form.iter().flat_map(|form| {
+            let kind = form.kind();
+            let others = kind.versions().iter().filter(|version| **version != resource.version);
+            others
+                .map(|version| (format!("{}/{version}", resource.group), typing(kind.openapi_schema(version).as_ref())))
+        });
+        let own = typing(resource.openapi_schema().as_deref());
+        Kind::custom(&api_version, &resource.kind, own, others.collect())
     })
 }
 
 /// Returns the merge rules of a resource, with the conversions of one write if a webhook converts.
-pub(super) fn convertible_kind<'a>(
-    registry: &Registry,
-    resource: &'a Resource,
-    conversions: Option<&VersionConversions>,
-) -> Cow<'a, Kind> {
-    let kind = kind(registry, resource);
+pub(super) fn convertible_kind<'a>(resource: &'a Resource, conversions: Option<&VersionConversions>) -> Cow<'a, Kind> {
+    let kind = kind(resource);
     match conversions {
         Some(conversions) => Cow::Owned(conversions.kind(kind)),
         None => Cow::Borrowed(kind),
@@ -84,7 +86,6 @@ impl Sent {
 
 /// The field manager of a write, and the object that it writes.
 pub(super) struct FieldWriter<'a> {
-    pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
     pub(super) subresource: Option<&'a Subresource>,
     /// The conversions to the versions of other field managers, if a webhook converts.
@@ -130,7 +131,7 @@ impl FieldWriter<'_> {
             }
             parsed.unwrap_or_else(|| managed_fields_of(old))
         };
-        let kind = convertible_kind(self.registry, self.resource, self.conversions);
+        let kind = convertible_kind(self.resource, self.conversions);
         let managed = kind.track_update(old, &object, sent.as_ref(), before, by);
         *new = into_map(object);
         let mut managed = managed?;

@@ -18,6 +18,7 @@ use listwatch_meta::Status;
 use listwatch_meta::status::{StatusDetails, reason};
 use listwatch_wire::media_type::PatchType;
 
+use super::decode::FieldValidation;
 use super::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use super::document::Document;
 use super::json_patch::{self, NotApplicable};
@@ -28,6 +29,9 @@ use listwatch_meta::go::{self, TypeErrorStyle};
 
 /// The maximum number of operations in a JSON patch (`maxJSONPatchOperations`). A larger patch gets a 413.
 pub(super) const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
+
+/// The error of the library for merge patches, whatever is wrong.
+const INVALID_MERGE_PATCH: &str = "Invalid JSON Patch";
 
 /// A parsed patch. [`Patch::apply`] consumes the patch, so a retry parses the body again.
 #[derive(Debug)]
@@ -46,13 +50,21 @@ pub(super) struct ParsedPatch {
 }
 
 impl ParsedPatch {
-    /// Parses the body of a patch.
+    /// Parses the body of a patch. `validation` determines the texts of errors: with [`FieldValidation::Ignore`],
+    /// kube-apiserver does not decode the patch strictly before the library of the patch type does.
     ///
     /// # Errors
     /// 400 for a malformed patch, 413 for more than 10 000 operations.
-    pub(super) fn parse(patch_type: PatchType, body: &[u8]) -> Result<Self, Status> {
-        let prefix = if patch_type == PatchType::StrategicMerge { "" } else { "error decoding patch: " };
-        let undecodable = |why: String| Status::bad_request(format!("{prefix}{why}"));
+    pub(super) fn parse(patch_type: PatchType, body: &[u8], validation: FieldValidation) -> Result<Self, Status> {
+        let is_strict = validation != FieldValidation::Ignore;
+        let undecodable = |why: String| match patch_type {
+            PatchType::Merge if !is_strict => Status::bad_request(INVALID_MERGE_PATCH),
+            PatchType::Json | PatchType::Merge if is_strict => {
+                Status::bad_request(format!("error decoding patch: {why}"))
+            }
+            _ => Status::bad_request(why),
+        };
+        let operations_type = if is_strict { "[]handlers.jsonPatchOp" } else { "jsonpatch.Patch" };
         let Document { value, strict_errors } = Document::from_json(body).map_err(undecodable)?;
         let cannot = |value: &Value, target: &str| {
             undecodable(format!("json: cannot unmarshal {} into Go value of type {target}", go::json_kind(value)))
@@ -72,17 +84,24 @@ impl ParsedPatch {
                 }
                 (Patch::Json(operations), "json patch ")
             }
-            (PatchType::Json, other) => return Err(cannot(&other, "[]handlers.jsonPatchOp")),
+            (PatchType::Json, Value::Null) => (Patch::Json(Vec::new()), ""),
+            (PatchType::Json, other) => return Err(cannot(&other, operations_type)),
             (PatchType::Merge, Value::Object(patch)) => (Patch::Merge(patch), ""),
-            (PatchType::Merge, Value::Null) => return Err(Status::bad_request("Invalid JSON Patch")),
+            (PatchType::Merge, Value::Null) => return Err(Status::bad_request(INVALID_MERGE_PATCH)),
             (PatchType::StrategicMerge, Value::Object(patch)) => (Patch::Strategic(patch), ""),
             (PatchType::StrategicMerge, Value::Null) => (Patch::Strategic(Map::new()), ""),
             (_, other) => return Err(cannot(&other, "map[string]interface {}")),
         };
         let mut strict_errors: Vec<String> =
             strict_errors.into_iter().map(|error| format!("{source}{error}")).collect();
-        if let Patch::Json(operations) = &patch {
-            strict_errors.extend(unknown_operation_fields(operations)?);
+        match &patch {
+            Patch::Json(operations) if is_strict => strict_errors.extend(unknown_operation_fields(operations)?),
+            Patch::Json(operations) => match operations.iter().find(|operation| !operation.is_object()) {
+                // A null is an operation without members, which cannot be applied.
+                None | Some(Value::Null) => {}
+                Some(other) => return Err(cannot(other, "jsonpatch.Operation")),
+            },
+            Patch::Merge(_) | Patch::Strategic(_) => {}
         }
         Ok(ParsedPatch { patch, strict_errors })
     }
@@ -247,7 +266,7 @@ mod tests {
 
     fn apply(patch_type: PatchType, object: &Value, body: &str) -> Result<Value, (u16, String)> {
         let mut object = object.as_object().unwrap().clone();
-        ParsedPatch::parse(patch_type, body.as_bytes())
+        ParsedPatch::parse(patch_type, body.as_bytes(), FieldValidation::Warn)
             .and_then(|parsed| parsed.patch.apply(&mut object, At::Unknown))
             .map_err(|status| (status.code, status.message))?;
         Ok(Value::Object(object))
@@ -282,6 +301,23 @@ mod tests {
         check(r#"[{"op":"test","path":"/a/b","value":"c"}]"#, object.clone());
         check(r#"[{"op":"test","path":"/a/x","value":null}]"#, object.clone());
         check(r#"[{"op":"test","path":"/x~1y"}]"#, object.clone());
+    }
+
+    #[test]
+    fn malformed_patch_without_field_validation_is_rejected_by_the_library() {
+        for (patch_type, body, expected) in [
+            (PatchType::Json, "{{", "invalid character '{' looking for beginning of object key string"),
+            (PatchType::Json, "{}", "json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
+            (PatchType::Json, "[1]", "json: cannot unmarshal number into Go value of type jsonpatch.Operation"),
+            (PatchType::Merge, "{{", "Invalid JSON Patch"),
+            (PatchType::Merge, "[1]", "Invalid JSON Patch"),
+        ] {
+            let status = ParsedPatch::parse(patch_type, body.as_bytes(), FieldValidation::Ignore).unwrap_err();
+            assert_eq!((status.code, &*status.message), (400, expected), "{body}");
+        }
+        let parsed =
+            ParsedPatch::parse(PatchType::Json, br#"[{"op":"add","odd":1}]"#, FieldValidation::Ignore).unwrap();
+        assert!(parsed.strict_errors.is_empty(), "{:?}", parsed.strict_errors);
     }
 
     const REJECTED: &str = "the server rejected our request due to an error in our request";
@@ -324,6 +360,7 @@ mod tests {
         );
         check_error(PatchType::Merge, "[1]", 400, &unmarshal("array into Go value of type map[string]interface {}"));
         check_error(PatchType::Merge, "null", 400, "Invalid JSON Patch");
+        check(PatchType::Json, json!({"a": 1}), "null", json!({"a": 1}));
         check_error(
             PatchType::StrategicMerge,
             "[]",
@@ -454,8 +491,9 @@ mod tests {
 
     #[test]
     fn strict_decoding_of_a_patch_names_duplicate_and_unknown_fields() {
-        let strict_errors =
-            |patch_type, body: &str| ParsedPatch::parse(patch_type, body.as_bytes()).unwrap().strict_errors;
+        let strict_errors = |patch_type, body: &str| {
+            ParsedPatch::parse(patch_type, body.as_bytes(), FieldValidation::Warn).unwrap().strict_errors
+        };
         assert_eq!(strict_errors(PatchType::Merge, r#"{"data":{"a":"5","a":"6"}}"#), [r#"duplicate field "data.a""#]);
         assert_eq!(
             strict_errors(PatchType::Json, r#"[{"op":"add","op":"add","path":"/a","x":1}]"#),

@@ -18,6 +18,7 @@
 //! [`UpdateLoop`] implements the optimistic retry. [`Write::run`] is the only caller for the writes of clients.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use listwatch_admission::{AdmissionChain, AdmissionRequest, Operation};
@@ -26,15 +27,18 @@ use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update
 use listwatch_meta::{FieldError, Key, ResourceVersion, Revision, Status, UserInfo, canary, fuel, go};
 use listwatch_storage::{CreateError, Decision, KeyValue, Step, UpdateLimits, UpdateLoop};
 use listwatch_validation::clock::Clock;
-use listwatch_validation::object_meta as meta;
+use listwatch_validation::object_meta::{self as meta, Admission};
 use listwatch_validation::{Errors, metadata, metadata_mut};
 use listwatch_wire::media_type::PatchType;
 use listwatch_wire::query::Query;
 
 use super::admission::{StoredObjects, definition_lifecycle, namespace_lifecycle};
-use super::decode;
+use super::cleanups::Cleanups;
+use super::conflicts::{self, already_exists, check_precondition};
+use super::decode::{self, FieldValidation};
 use super::decode_error::{DecodeErrorStyle, not_convertible, not_decodable, not_decodable_from};
 use super::expected::Expected;
+use super::interruption::{Interruption, check_fuel};
 use super::monotonic::Instant;
 use super::no_op::changes_an_object;
 use super::node_ports::NodePorts;
@@ -44,9 +48,10 @@ use super::recent::{RecentObject, RecentObjects};
 use super::request::WriteContext;
 use super::request_details::Details;
 use super::scale_view::{self, SCALE};
+use super::service_cidrs::ServiceCidrs;
 use super::service_ranges::ServiceRanges;
-use super::services::{Allocation, AllocationError, Allocators, release_unused};
-use super::store::{self, StoreError, WriteOutcome, new_uid};
+use super::services::{Allocation, AllocationError, Allocators, is_service, release_unused};
+use super::store::{self, Existing, WriteOutcome, Written, new_uid};
 use super::version_conversions::VersionConversions;
 use listwatch_registry::Creating;
 use listwatch_registry::{Backend, CreatingIn};
@@ -54,7 +59,7 @@ use listwatch_registry::{Registry, Resource, Subresource};
 
 /// The context of one write: the address of the object, the options, the user and the clock.
 pub(super) struct Write<'a> {
-    pub(super) backend: &'a Backend,
+    pub(super) backend: &'a Arc<Backend>,
     pub(super) admission: &'a AdmissionChain,
     /// Reads other objects for admission plugins.
     pub(super) objects: StoredObjects<'a>,
@@ -65,14 +70,22 @@ pub(super) struct Write<'a> {
     /// The query of the request; `None` for the server's own writes.
     pub(super) query: Option<&'a Query<'a>>,
     pub(super) ranges: &'a ServiceRanges,
+    /// The ranges of cluster addresses.
+    pub(super) service_cidrs: &'a Arc<ServiceCidrs>,
     /// The allocator of node ports.
-    pub(super) node_ports: &'a NodePorts,
+    pub(super) node_ports: &'a Arc<NodePorts>,
+    /// Completes the deletions of services.
+    pub(super) cleanups: &'a Cleanups,
     pub(super) registry: &'a Registry,
     pub(super) resource: &'a Resource,
     pub(super) subresource: Option<&'a Subresource>,
     pub(super) namespace: Option<&'a str>,
-    /// The name in the path; empty for a POST.
+    /// The name in the path, or the name that a POST has in its body.
     pub(super) name: &'a str,
+    /// The verb of the request; empty for the server's own writes.
+    pub(super) verb: &'a str,
+    /// The name in the path; empty for a POST of a collection.
+    pub(super) path_name: &'a str,
     pub(super) dry_run: bool,
     pub(super) decode_errors: DecodeErrorStyle<'a>,
     /// The name of the field manager.
@@ -133,48 +146,17 @@ pub(super) enum Absent<'a> {
     Post {
         /// The generated name of the object; `None` if the client chose the name.
         generated_name: Option<&'a str>,
+        /// Whether the body has a `generateName`, which changes the error for an existing object.
+        has_generate_name: bool,
     },
 }
 
-/// The reason why a pass through the pipeline ended without a decision.
-enum Interruption {
-    /// An error that ends the write, with the Status for the client.
-    Status(Box<Status>),
-    /// The object exceeds the size limit of the store.
-    TooLarge(Box<Status>),
-    /// The store failed, and it is unknown whether the object was written.
-    Unknown(Box<Status>),
-    /// The fuel was used up before any write to the store.
-    Abandoned(Box<Status>),
-}
-
-impl Interruption {
-    /// Returns the Status for the client.
-    fn into_status(self) -> Status {
-        match self {
-            Interruption::Status(status)
-            | Interruption::TooLarge(status)
-            | Interruption::Unknown(status)
-            | Interruption::Abandoned(status) => *status,
-        }
-    }
-}
-
-impl From<Status> for Interruption {
-    fn from(status: Status) -> Self {
-        Interruption::Status(Box::new(status))
-    }
-}
-
-impl From<StoreError> for Interruption {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::TooLarge(status) => Interruption::TooLarge(Box::new(status)),
-            StoreError::Abandoned(status) => Interruption::Abandoned(Box::new(status)),
-            StoreError::Unknown(status) => Interruption::Unknown(Box::new(status)),
-            StoreError::Other(status) => Interruption::Status(Box::new(status)),
-        }
-    }
+/// What the mutating plugins changed of the identity of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdentityChange {
+    None,
+    Name,
+    Namespace,
 }
 
 /// The state that is kept from one pass to the next.
@@ -187,6 +169,8 @@ struct Progress {
     without_managed_fields: bool,
     /// The existing object that made a POST fail.
     existing: Option<KeyValue>,
+    /// The key of a posted object whose name a mutating plugin has changed.
+    renamed: Option<Key>,
     /// The old and the new state of the last decision.
     before: Map,
     after: Map,
@@ -201,6 +185,7 @@ impl Progress {
             allocation: Allocation::default(),
             without_managed_fields: false,
             existing: None,
+            renamed: None,
             before: Map::new(),
             after: Map::new(),
             managed: None,
@@ -209,7 +194,8 @@ impl Progress {
 }
 
 impl Write<'_> {
-    /// Applies `change` to the object at `key`. `uid` is a precondition.
+    /// Applies `change` to the object at `key`. `uid` is a precondition. A mutating plugin can change the name of a posted
+    /// object; [`Written`] has the key of the written object.
     ///
     /// # Errors
     /// The errors of `change`; 404 for an absent object that the write may not create; 403 from admission; 409 for a
@@ -220,7 +206,7 @@ impl Write<'_> {
         uid: Option<&str>,
         absent: Absent<'_>,
         mut change: impl FnMut(Option<Base<'_>>) -> Result<Map, Status> + Send,
-    ) -> Result<WriteOutcome, Status> {
+    ) -> Result<Written, Status> {
         let resource = self.resource;
         let mut progress = Progress::new();
         let mut _holds = None;
@@ -257,7 +243,8 @@ impl Write<'_> {
                 }
             }
         };
-        let Progress { allocation, before, after, managed, .. } = progress;
+        let Progress { allocation, before, after, managed, renamed, .. } = progress;
+        let key = renamed.as_ref().unwrap_or(key);
         if !self.dry_run {
             let (gone, at) = match &done {
                 WriteOutcome::Deleted { revision, .. } => (true, *revision),
@@ -269,9 +256,11 @@ impl Write<'_> {
             } else {
                 allocation.release_unused_claims(self.allocators(), &after).await;
             }
-            if let Some(at) = at {
-                let after = (!gone).then_some(&after);
-                release_unused(self.allocators(), resource, &before, after, at).await;
+            match at {
+                Some(at) if !gone && is_service(resource) => {
+                    release_unused(self.allocators(), &before, Some(&after), at, self.clock.time()).await;
+                }
+                _ => {}
             }
         }
         // A program that writes the status of the object will do so soon.
@@ -283,15 +272,16 @@ impl Write<'_> {
         };
         if let Some((value, revision)) = written {
             self.keep(key, revision, value.clone(), RecentObject { tree: after, managed });
-            return Ok(done);
+            return Ok(Written { key: key.clone(), outcome: done });
         }
-        Ok(match done {
+        let outcome = match done {
             // The client sees its own version of the object, at the revision before the deletion.
             WriteOutcome::Deleted { previous, .. } => {
                 WriteOutcome::Updated { value: store::encode(&after), revision: previous.modified }
             }
             done => done,
-        })
+        };
+        Ok(Written { key: key.clone(), outcome })
     }
 
     /// Keeps the tree of a written object for the next write. `value` is the encoded tree, as it is stored or cached.
@@ -307,14 +297,13 @@ impl Write<'_> {
 
     /// Returns the allocators of addresses and ports.
     pub(super) fn allocators(&self) -> Allocators<'_> {
-        let Write { backend, registry, ranges, node_ports, .. } = *self;
-        Allocators { backend, registry, ranges, node_ports }
+        let Write { backend, registry, ranges, service_cidrs, node_ports, .. } = *self;
+        Allocators { backend, registry, ranges, service_cidrs, node_ports }
     }
 
     /// Returns the field manager of this write and the written object.
     pub(super) fn field_writer(&self) -> FieldWriter<'_> {
         FieldWriter {
-            registry: self.registry,
             resource: self.resource,
             subresource: self.subresource,
             conversions: self.conversions,
@@ -387,6 +376,7 @@ impl Write<'_> {
                     update.decided(self.check(decision))
                 }
                 Step::Create { value, .. } if self.dry_run => {
+                    let key = progress.renamed.as_ref().unwrap_or(key);
                     let present = if is_post { storage.get(key).await.map(|(found, _)| found) } else { Ok(None) };
                     match present {
                         Ok(None) => return Ok(WriteOutcome::Created { value, revision: None }),
@@ -407,14 +397,15 @@ impl Write<'_> {
                 }
                 Step::Create { value, ttl } => {
                     self.check_namespace_again(progress).await?;
-                    progress.allocation.check_age()?;
+                    progress.allocation.check_age(self.clock)?;
+                    let key = progress.renamed.as_ref().unwrap_or(key);
                     update.created(storage.create(key, value, ttl).await)
                 }
                 Step::Update { expected, value, ttl } => {
-                    progress.allocation.check_age()?;
+                    progress.allocation.check_age(self.clock)?;
                     update.updated(storage.update(key, expected, value, ttl).await)
                 }
-                Step::Delete { expected } => update.deleted(storage.delete(key, expected).await),
+                Step::Delete { expected } => update.deleted(self.delete_stored(key, expected, current.as_ref()).await),
             };
             if let Some(outcome) = answered {
                 break outcome;
@@ -448,15 +439,20 @@ impl Write<'_> {
         progress: &mut Progress,
     ) -> Result<Decision, Interruption> {
         let resource = self.resource;
-        check_uid(resource, key, uid.filter(|_| absent != Absent::NotFound), "")?;
+        check_precondition(resource, key, "UID", uid.filter(|_| absent != Absent::NotFound), "")?;
         let Some(may_create) = may_create else {
             return Err(Status::not_found(resource.gr(), self.name).into());
         };
         may_create.clone()?;
         let mut object = self.changed(change, None).await?;
         progress.managed = self.prepare(None, &mut object, None).await?;
-        self.mutate(&mut object, None).await?;
+        let change = self.mutate(&mut object, None).await?;
+        self.check_identity(change, matches!(absent, Absent::Post { .. }))?;
         self.validate_new(absent, &mut object)?;
+        progress.renamed = match change {
+            IdentityChange::Name => Some(resource.key(self.namespace, meta::text(metadata(&object), "name"))?),
+            _ => None,
+        };
         self.allocate(&mut object, None, &mut progress.allocation).await?;
         self.round_trip_numbers(&mut object);
         self.admit(&object, None).await?;
@@ -480,16 +476,23 @@ impl Write<'_> {
     /// Sets the generated name and validates a new object.
     fn validate_new(&self, absent: Absent<'_>, object: &mut Map) -> Result<(), Status> {
         let mut claims_version = false;
-        if let Absent::Post { generated_name } = absent {
-            if let Some(name) = generated_name {
+        if let Absent::Post { generated_name, .. } = absent {
+            if let Some(name) = generated_name
+                && meta::text(metadata(object), "name").is_empty()
+            {
                 metadata_mut(object).insert("name", Value::from(name));
             }
-            claims_version = self::claims_version(metadata(object));
+            // A dry run does not reach the storage layer, which has this rule.
+            claims_version = !self.dry_run && conflicts::claims_version(metadata(object));
         }
         let (new_uid, now) = (new_uid(self.clock), self.clock.now());
         let context = CreateContext { uid: &new_uid, now: &now, user: self.user };
+        for warning in self.resource.strategy.create_warnings(object) {
+            self.context.recorder.warn(warning);
+        }
         let errors = before_create(&*self.resource.strategy, object, context);
         self.refuse(object, &errors)?;
+        self.warn(object, None);
         if claims_version {
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
@@ -503,7 +506,8 @@ impl Write<'_> {
     pub(super) async fn check_new(&self, absent: Absent<'_>, mut object: Map) -> Result<(), Status> {
         let _holds = self.may_create().await?;
         self.prepare(None, &mut object, None).await?;
-        self.mutate(&mut object, None).await.map_err(Interruption::into_status)?;
+        let change = self.mutate(&mut object, None).await.map_err(Interruption::into_status)?;
+        self.check_identity(change, true)?;
         self.validate_new(absent, &mut object)
     }
 
@@ -518,11 +522,13 @@ impl Write<'_> {
         progress: &mut Progress,
     ) -> Result<Decision, Interruption> {
         let resource = self.resource;
-        if let Absent::Post { generated_name } = absent {
+        if let Absent::Post { has_generate_name, .. } = absent {
             progress.existing = Some(found.clone());
-            return Err(already_exists(resource, key.name(), generated_name.is_some(), found).into());
+            let name = progress.renamed.as_ref().unwrap_or(key).name();
+            return Err(already_exists(resource, name, has_generate_name, found).into());
         }
-        let RecentObject { tree, managed } = store::take_or_parse(self.recent, found)?;
+        let Existing { object: existing, is_complete } = store::take_or_parse(self.recent, resource, found)?;
+        let RecentObject { tree, managed } = existing;
         let stored = Value::Object(tree);
         let shown = match resource.read_stored(ownership::as_map(&stored), self.context.deadline).await? {
             Cow::Borrowed(_) => None,
@@ -530,22 +536,33 @@ impl Write<'_> {
         };
         let live = shown.as_ref().unwrap_or(&stored);
         let old = ownership::as_map(live);
-        check_uid(resource, key, uid, meta::text(metadata(old), "uid"))?;
+        check_precondition(resource, key, "UID", uid, meta::text(metadata(old), "uid"))?;
         let mut object = self.changed(change, Some(Base { object: old, revision: found.modified })).await?;
-        self.check_version(metadata(&object), found.modified)?;
+        let claimed = meta::text(metadata(&object), "resourceVersion").to_owned();
         progress.managed = self.prepare(Some(live), &mut object, managed).await?;
         // Both states are validated in the stored version.
         let old = if resource.conversion.is_some() { ownership::as_map(&stored) } else { old };
         let present = Present { object: old, revision: found.modified };
-        self.mutate(&mut object, Some(present)).await?;
+        // Validation rejects a change of the name.
+        if self.mutate(&mut object, Some(present)).await? == IdentityChange::Namespace {
+            return Err(decode::other_namespace().into());
+        }
+        self.check_version(&claimed, found.modified)?;
         let context = || UpdateContext { subresource: self.subresource, now: self.clock.time() };
         let mut errors = before_update(&*resource.strategy, &mut object, old, context());
         // An immutable field may differ only in a form that the store does not keep.
         if !errors.is_empty() && self.normalize(key, found, &mut object)? {
             errors = before_update(&*resource.strategy, &mut object, old, context());
         }
+        for tolerated in errors.tolerated() {
+            self.context.recorder.warn(tolerated.to_string());
+        }
         self.refuse(&object, &errors)?;
-        self.allocate(&mut object, Some(old), &mut progress.allocation).await?;
+        self.warn(&object, Some(old));
+        // The last finalizer is gone, so the object needs nothing more.
+        if !completes_deletion(&*resource.strategy, &object, old) {
+            self.allocate(&mut object, Some(old), &mut progress.allocation).await?;
+        }
         self.round_trip_numbers(&mut object);
         self.admit(&object, Some(present)).await?;
         let is_unchanged = if progress.without_managed_fields {
@@ -559,7 +576,11 @@ impl Write<'_> {
         let may_be_same = is_unchanged || shown.is_some() || resource.conversion.is_some();
         let decision = if completes {
             Decision::Delete
-        } else if may_be_same && !found.stale && object == *ownership::as_map(&stored) {
+        } else if may_be_same
+            && !found.stale
+            && object == *ownership::as_map(&stored)
+            && (is_complete || store::has_all_defaults(found, ownership::as_map(&stored))?)
+        {
             Decision::Nothing
         } else {
             let value = store::encode(&object);
@@ -646,8 +667,9 @@ impl Write<'_> {
         Ok(managed)
     }
 
-    /// Runs the mutating plugins. Fails if a plugin changes the object's name or namespace.
-    async fn mutate(&self, object: &mut Map, present: Option<Present<'_>>) -> Result<(), Interruption> {
+    /// Runs the mutating plugins, and removes duplicate owner references that they have added. Returns whether they have
+    /// changed the name or the namespace.
+    async fn mutate(&self, object: &mut Map, present: Option<Present<'_>>) -> Result<IdentityChange, Interruption> {
         check_fuel()?;
         fn identity(object: &Map) -> (&str, &str) {
             let metadata = metadata(object);
@@ -669,11 +691,32 @@ impl Write<'_> {
             }
         } else {
             self.admission.mutate(&request, object).await?;
+            if let Some(warning) = meta::dedup_owners(metadata_mut(object), Admission::After) {
+                self.context.recorder.warn(warning);
+            }
         }
-        if identity(object) != (name.as_str(), namespace.as_str()) {
-            return Err(Status::internal("an admission plugin changed the name or the namespace of the object").into());
+        let after = identity(object);
+        Ok(if after.1 != namespace {
+            IdentityChange::Namespace
+        } else if after.0 != name {
+            IdentityChange::Name
+        } else {
+            IdentityChange::None
+        })
+    }
+
+    /// Checks what the mutating plugins did to the name and the namespace of a new object.
+    ///
+    /// # Errors
+    /// 400 for another namespace; 500 for another name, unless the object is posted.
+    fn check_identity(&self, change: IdentityChange, is_post: bool) -> Result<(), Status> {
+        match change {
+            IdentityChange::Namespace => Err(decode::other_namespace()),
+            IdentityChange::Name if !is_post => {
+                Err(Status::internal("an admission plugin changed the name of the object"))
+            }
+            IdentityChange::Name | IdentityChange::None => Ok(()),
         }
-        Ok(())
     }
 
     /// Runs the validating plugins.
@@ -681,7 +724,9 @@ impl Write<'_> {
         check_fuel()?;
         let details = self.details(present);
         let old = present.map(|present| present.object);
-        let request = self.admission_request(meta::text(metadata(object), "name"), old, &details);
+        // Validating plugins see a generated name, and the name of the request although a plugin has changed the name.
+        let name = if self.name.is_empty() { meta::text(metadata(object), "name") } else { self.name };
+        let request = self.admission_request(name, old, &details);
         if let Some(Subresource::Scale { .. }) = self.subresource {
             let shown = scale_view::view(self.resource, object)?;
             let old = old.map(|old| scale_view::view(self.resource, old)).transpose()?;
@@ -712,6 +757,8 @@ impl Write<'_> {
             body: matches!(self.subresource, Some(Subresource::Scale { .. })).then_some(SCALE),
             query: self.query,
             dry_run: self.dry_run,
+            verb: self.verb,
+            path_name: self.path_name,
             deletion: None,
             deadline: self.context.deadline,
             revision: present.map(|present| present.revision),
@@ -755,15 +802,19 @@ impl Write<'_> {
         Err(Status::invalid(&stored.group, &stored.kind, meta::text(metadata(object), "name"), errors))
     }
 
-    /// Allocates the addresses and ports that a service needs and writes them into the service.
+    /// Allocates the addresses and ports that a service needs and writes them into the service. Writes of a subresource
+    /// do not change the spec.
     async fn allocate(
         &self,
         object: &mut Map,
         old: Option<&Map>,
         allocation: &mut Allocation,
     ) -> Result<(), Interruption> {
+        if self.subresource.is_some() {
+            return Ok(());
+        }
         loop {
-            match allocation.fill(self.ranges, self.resource, object, old) {
+            match allocation.fill(self.allocators(), self.resource, object, old) {
                 Ok(()) => return Ok(()),
                 Err(AllocationError::Status(status)) => return Err(Interruption::Status(status)),
                 // Without fuel the decision is discarded, so no claim is made.
@@ -786,21 +837,24 @@ impl Write<'_> {
                 ownership::expand_managed_fields(object);
                 not_decodable(object, why)
             }
-            DecodeErrorStyle::StrategicPatch(patch) => match ParsedPatch::parse(PatchType::StrategicMerge, patch) {
-                Ok(parsed) => not_decodable_from(&parsed.patch.shown(), &format!("{}{why}", converted())),
-                Err(status) => status,
-            },
+            DecodeErrorStyle::StrategicPatch(patch) => {
+                match ParsedPatch::parse(PatchType::StrategicMerge, patch, FieldValidation::Warn) {
+                    Ok(parsed) => not_decodable_from(&parsed.patch.shown(), &format!("{}{why}", converted())),
+                    Err(status) => status,
+                }
+            }
             DecodeErrorStyle::Apply(described) => not_convertible(described, &format!("{}{why}", converted())),
         }
     }
 
-    /// Checks the resource version of the client against `present`. Some kinds also accept an absent version.
-    fn check_version(&self, metadata: &Map, present: Revision) -> Result<(), Status> {
+    /// Checks the resource version of the client against `present`. Some kinds also accept an absent version. The check
+    /// follows the mutating plugins, so that their errors come first (`Store.Update`).
+    fn check_version(&self, claimed: &str, present: Revision) -> Result<(), Status> {
         if canary!("write-ignores-the-resource-version") {
             return Ok(());
         }
         let resource = self.resource;
-        let claimed = ResourceVersion::new(meta::text(metadata, "resourceVersion")).revision().map_err(|error| {
+        let claimed = ResourceVersion::new(claimed).revision().map_err(|error| {
             // kube-apiserver shows only the error of Go's parser.
             let text = error.to_string();
             Status::unknown(text.find("strconv.").map_or(text.as_str(), |at| &text[at..]))
@@ -815,45 +869,11 @@ impl Write<'_> {
         Err(Status::modified(resource.gr(), self.name))
     }
 
-    /// Returns the warnings of the strategy for a write of `new`. Writes of subresources have no warnings.
-    pub(super) fn warnings(&self, new: &Map, old: Option<&Map>) -> Vec<String> {
-        if self.subresource.is_some() { Vec::new() } else { self.resource.strategy.warnings(new, old) }
+    /// Records the warnings of the strategy for a valid object, also if a later step rejects the write. The recorder
+    /// drops the duplicates of a repeated pass.
+    fn warn(&self, new: &Map, old: Option<&Map>) {
+        for warning in self.resource.strategy.warnings(new, old, self.subresource) {
+            self.context.recorder.warn(warning);
+        }
     }
-}
-
-/// Fails if the fuel is used up. Plugins must not receive an object that may be incomplete.
-fn check_fuel() -> Result<(), Interruption> {
-    if fuel::is_exhausted() { Err(Interruption::Abandoned(Box::new(Status::request_timed_out()))) } else { Ok(()) }
-}
-
-/// Whether the object has a resource version above zero. Like kube-apiserver, ignores a version that is not a number.
-fn claims_version(metadata: &Map) -> bool {
-    meta::text(metadata, "resourceVersion").parse::<u64>().is_ok_and(|version| version > 0)
-}
-
-fn check_uid(resource: &Resource, key: &Key, wanted: Option<&str>, found: &str) -> Result<(), Status> {
-    match wanted {
-        Some(wanted) if wanted != found => Err(Status::conflict(
-            resource.gr(),
-            key.name(),
-            format_args!(
-                "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the 409 for an existing object of this name.
-fn already_exists(resource: &Resource, name: &str, generated: bool, current: &KeyValue) -> Status {
-    let mut status = Status::already_exists(resource.gr(), name);
-    if generated {
-        status.message.push_str(", the server was not able to generate a unique name for the object");
-        return status.retry_after(1);
-    }
-    let deleting = store::parse(current).is_ok_and(|object| meta::is_set(metadata(&object), "deletionTimestamp"));
-    if deleting {
-        status.message.insert_str(0, "object is being deleted: ");
-    }
-    status
 }

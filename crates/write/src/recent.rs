@@ -169,7 +169,7 @@ fn is_same_buffer(one: &Bytes, other: &Bytes) -> bool {
 
 /// Whether two values are the stored or cached bytes of one state at `revision`. A cached value has the resource version
 /// as the first member of its metadata (`listwatch_meta::Object`), a stored one has none.
-fn is_same_state(one: &[u8], other: &[u8], revision: Revision) -> bool {
+pub(super) fn is_same_state(one: &[u8], other: &[u8], revision: Revision) -> bool {
     let (stored, cached) = if one.len() < other.len() { (one, other) } else { (other, one) };
     if stored.len() == cached.len() {
         return stored == cached;

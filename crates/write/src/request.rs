@@ -25,6 +25,19 @@ pub enum WriteVerb {
     DeleteCollection,
 }
 
+impl WriteVerb {
+    /// The verb as authorizers see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WriteVerb::Create => "create",
+            WriteVerb::Update => "update",
+            WriteVerb::Patch => "patch",
+            WriteVerb::Delete => "delete",
+            WriteVerb::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
 /// A write request: routed and received within the size limit, but not decoded.
 #[derive(Debug, Clone)]
 pub struct WriteRequest<'a> {
@@ -134,7 +147,10 @@ pub struct WriteResponse {
 pub enum WriteBody {
     /// An object of the resource. The HTTP layer may render it as a Table or as metadata only.
     Object(Object),
-    /// Another object as JSON, e.g. a Scale, or a dry-run result without a resource version.
+    /// An object of the resource that a dry run would create, as JSON without a resource version. The HTTP layer may
+    /// render it like [`WriteBody::Object`].
+    DryRun(Bytes),
+    /// An object of another kind as JSON, e.g. a Scale.
     Json(Bytes),
     /// The removed objects of a deletecollection, with the metadata of their list.
     List(ListMeta, Vec<Object>),

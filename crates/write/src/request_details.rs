@@ -41,6 +41,10 @@ pub(super) struct Details<'a> {
     /// The query of the request; `None` for the server's own writes.
     pub(super) query: Option<&'a Query<'a>>,
     pub(super) dry_run: bool,
+    /// The verb of the request; empty for the server's own writes.
+    pub(super) verb: &'a str,
+    /// The name in the path; empty for a POST.
+    pub(super) path_name: &'a str,
     /// The options of a deletion.
     pub(super) deletion: Option<&'a DeleteOptions>,
     pub(super) deadline: Option<Instant>,
@@ -247,6 +251,14 @@ impl RequestDetails for Details<'_> {
         Some(options)
     }
 
+    fn verb(&self) -> &str {
+        self.verb
+    }
+
+    fn path_name(&self) -> &str {
+        self.path_name
+    }
+
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -289,7 +301,7 @@ impl RequestDetails for Details<'_> {
             }
             None => {
                 let resource = self.equivalent(&of).map_err(|status| status.message)?;
-                Cow::Borrowed(ownership::kind(self.registry, resource).typing())
+                Cow::Borrowed(ownership::kind(resource).typing())
             }
         };
         let configuration = Value::Object(configuration);

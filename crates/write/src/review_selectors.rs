@@ -99,17 +99,19 @@ fn field_term(requirement: &Requirement<'_>) -> Option<FieldTerm> {
 }
 
 fn label_requirement(requirement: &Requirement<'_>) -> Option<LabelRequirement> {
-    let values = || requirement.values.iter().map(|value| (*value).to_owned()).collect();
+    let values: Vec<String> = requirement.values.iter().map(|value| (*value).to_owned()).collect();
+    let set = || values.iter().cloned().collect();
     let operator = match (requirement.operator, requirement.values.is_empty()) {
-        ("In", false) => LabelOperator::In(values()),
-        ("NotIn", false) => LabelOperator::NotIn(values()),
+        ("In", false) => LabelOperator::In(set()),
+        ("NotIn", false) => LabelOperator::NotIn(set()),
         ("Exists", true) => LabelOperator::Exists,
         ("DoesNotExist", true) => LabelOperator::DoesNotExist,
         _ => return None,
     };
     let is_valid = validate_qualified_name(requirement.key).is_ok()
         && requirement.values.iter().all(|value| validate_label_value(value).is_ok());
-    is_valid.then(|| LabelRequirement::new(requirement.key, operator))
+    // Authorizers see the values in the order of the review.
+    is_valid.then(|| LabelRequirement::new(requirement.key, operator).with_listed_values(values))
 }
 
 /// Validates the selectors of the resource attributes.
@@ -210,6 +212,40 @@ mod tests {
                 found.evaluation_error,
             );
             assert_eq!(texts, (expected_fields.to_owned(), expected_labels.to_owned(), error), "{attributes}");
+        }
+    }
+
+    #[test]
+    fn listed_requirements_keep_their_order_and_raw_selectors_are_sorted() {
+        let requirement =
+            |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        let listed = json!({
+            "fieldSelector": {"requirements": [
+                requirement("spec.nodeName", "In", &["n"]),
+                requirement("metadata.name", "NotIn", &["b"]),
+                requirement("metadata.name", "NotIn", &["a"]),
+            ]},
+            "labelSelector": {"requirements": [
+                requirement("test", "In", &["b", "a"]),
+                requirement("allow", "In", &["true"]),
+            ]},
+        });
+        let raw = json!({
+            "fieldSelector": {"rawSelector": "spec.nodeName=n,metadata.name!=b,metadata.name!=a"},
+            "labelSelector": {"rawSelector": "test in (b,a),allow=true"},
+        });
+        for (attributes, fields, labels) in [
+            (listed, "spec.nodeName=n,metadata.name!=b,metadata.name!=a", "test=[b a] allow=[true]"),
+            (raw, "metadata.name!=a,metadata.name!=b,spec.nodeName=n", "allow=[true] test=[a b]"),
+        ] {
+            let found = ReviewSelectors::of(Some(&attributes));
+            assert_eq!(FieldSelector::new(found.fields).to_string(), fields, "{attributes}");
+            let found: Vec<String> = found
+                .labels
+                .iter()
+                .map(|requirement| format!("{}=[{}]", requirement.key(), requirement.values().join(" ")))
+                .collect();
+            assert_eq!(found.join(" "), labels, "{attributes}");
         }
     }
 

@@ -17,7 +17,7 @@ use super::options::Options;
 use super::ownership::{self, ScaleManagedFields};
 use super::pipeline::{Absent, Base, ManagedFields, Write};
 use super::request::{WriteBody, WriteRequest, WriteResponse};
-use super::scale_view::{SCALE, scale_of, spec_replicas_path, view, write_back};
+use super::scale_view::{SCALE, check_uid, scale_of, spec_replicas_path, view, write_back};
 use super::update::{Body, PatchRequest, Patcher, patch_request};
 
 /// The action for a PUT of a Scale.
@@ -55,7 +55,7 @@ async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Re
         if patch_type == PatchType::Apply {
             return apply(write, request, &options, &replicas_path).await;
         }
-        let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
+        let patcher = Patcher::new(patch_type, request, options.field_validation);
         let make = |base: Option<Base<'_>>| {
             let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
             let mut tree = base.visible();
@@ -64,10 +64,12 @@ async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Re
             let mut scale = live.clone();
             let at = merge_keys::of_kind(SCALE.group, SCALE.version, SCALE.kind);
             warnings = patcher.apply(&mut scale, Body { registry: write.registry, expected: SCALE, at })?;
+            set_namespace(resource, request.namespace, listwatch_validation::metadata_mut(&mut scale))?;
             check_name(metadata(&scale), write.name)?;
             managed_fields.show(&mut live);
             managed_fields.update(&write.field_writer(), live, &mut scale);
             write_back(&mut tree, &scale, &replicas_path, resource.custom)?;
+            check_uid(resource, &tree, &scale)?;
             managed_fields.copy_to_parent(&scale, &mut tree);
             Ok(tree)
         };
@@ -95,7 +97,7 @@ async fn write(write: &Write<'_>, request: &WriteRequest<'_>, patch: bool) -> Re
         let uid = Some(meta::text(metadata(&scale), "uid")).filter(|uid| !uid.is_empty());
         write.run(&key, uid, Absent::NotFound, make).await?
     };
-    answer(resource, done.response(write, &key, warnings).await?)
+    answer(resource, done.response(write, warnings).await?)
 }
 
 /// Converts the response for a written object into the response for its Scale.
@@ -126,12 +128,14 @@ async fn apply(
         managed_fields.show(&mut live);
         let writer = write.field_writer();
         let by = writer.of_scale(&nothing);
-        let scale = config.apply(ownership::scale_kind(), Some(&Value::Object(live)), by, options.force)?;
+        let mut scale = config.apply(ownership::scale_kind(), Some(&Value::Object(live)), by, options.force)?;
+        set_namespace(resource, request.namespace, listwatch_validation::metadata_mut(&mut scale))?;
         check_name(metadata(&scale), write.name)?;
         write_back(&mut tree, &scale, replicas_path, resource.custom)?;
+        check_uid(resource, &tree, &scale)?;
         managed_fields.copy_to_parent(&scale, &mut tree);
         Ok(tree)
     };
     let done = write.run(&key, None, Absent::NotFound, make).await?;
-    answer(resource, done.response(write, &key, config.warnings()).await?)
+    answer(resource, done.response(write, config.warnings()).await?)
 }

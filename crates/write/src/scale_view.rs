@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use listwatch_json::{Map, Value, json};
-use listwatch_meta::go::{self, TypeErrorStyle};
-use listwatch_meta::{FieldError, Object, Status};
+use listwatch_meta::go;
+use listwatch_meta::{FieldError, GroupResource, Object, Status};
 use listwatch_registry::{Resource, Subresource, nested};
 use listwatch_validation::label_selector::LabelSelector;
 use listwatch_validation::object_meta as meta;
@@ -13,8 +13,7 @@ use super::expected::Expected;
 use super::store;
 
 /// The kind of the bodies of `/scale`.
-pub(super) const SCALE: Expected<'static> =
-    Expected { group: "autoscaling", version: "v1", kind: "Scale", form: None, error_style: TypeErrorStyle::Decoder };
+pub(super) const SCALE: Expected<'static> = Expected::builtin("autoscaling", "v1", "Scale");
 
 /// Builds the Scale of an object, as JSON, for a GET of `/scale`.
 ///
@@ -145,6 +144,22 @@ pub(super) fn write_back(tree: &mut Map, scale: &Map, path: &str, custom: bool) 
     }
     parent.insert(last, Value::Number(replicas.into()));
     Ok(())
+}
+
+/// Checks the UID of a patched Scale. kube-apiserver does not check it for custom resources.
+///
+/// # Errors
+/// 409 if the Scale has a UID and the object has another one (`UpdatedObject` of `scaleUpdatedObjectInfo`).
+pub(super) fn check_uid(resource: &Resource, tree: &Map, scale: &Map) -> Result<(), Status> {
+    let source = metadata(scale);
+    let (wanted, found) = (meta::text(source, "uid"), meta::text(metadata(tree), "uid"));
+    if resource.custom || wanted.is_empty() || wanted == found {
+        return Ok(());
+    }
+    let resource_and_scale = format!("{}/scale", resource.plural);
+    let gr = GroupResource { group: &resource.group, resource: &resource_and_scale };
+    let why = format_args!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    Err(Status::conflict(gr, meta::text(metadata(tree), "name"), why))
 }
 
 #[cfg(test)]

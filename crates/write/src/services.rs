@@ -8,50 +8,73 @@
 //!
 //! A claim is a separate key. The server creates the key before the service and deletes it after the service. An
 //! address is claimed by an `IPAddress` object, as in kube-apiserver since v1.33. Node ports are claimed in the bitmap
-//! of [`super::node_ports`].
+//! of [`super::node_ports`]. The addresses come from the ranges of [`super::service_cidrs`].
 //!
 //! Two services never share an address, for three reasons:
 //! - A service is stored only by the write that made its claims and knows their revisions. Directly before the store
-//!   write, the age of the claims must be below [`STORE_WAIT`] ([`Allocation::check_age`]). Otherwise the write fails
-//!   and deletes its claims. The rule also holds with slow admission plugins and long request timeouts.
+//!   write, the age of the claims must be below [`STORE_WAIT`] ([`ClaimTime::check`]). Otherwise the write fails and
+//!   deletes its claims. The rule also holds with slow admission plugins and long request timeouts.
 //! - A crash or an unknown outcome can leave a claim without a service. The next write that needs the address takes
 //!   over the claim, but only after [`PENDING_WAIT`]. Before that, another server may still store the service.
 //! - A claim is deleted only at the revision at which it was made. After the deletion of a service, a claim is deleted
-//!   only if it is older than that deletion. A claim that was taken over is never deleted by its former owner.
+//!   only if it names the service and is older than that deletion. A claim that was taken over is never deleted by its
+//!   former owner.
+//!
+//! [`super::address_repair`] creates the claims of services without claims, and deletes claims without services.
 //!
 //! Limits:
-//! - If a user deletes an `IPAddress` while its service exists, another service may receive the same address. The claim
-//!   of an existing service is never recreated.
-//! - The addresses of services that were stored by a server without claims count as free.
+//! - If a user deletes an `IPAddress` while its service exists, another service may receive the same address until the
+//!   repair has recreated the claim.
+//! - The addresses of services that were stored by a server without claims count as free until the repair has claimed
+//!   them. The repair at the start of a server precedes the first allocation. If that repair fails for a minute, the
+//!   server does not start.
 //! - If a client cancels its request between claim and store, the address stays blocked for [`PENDING_WAIT`]. The node
 //!   ports stay blocked until the third consecutive run of the node port repair.
 
-use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
 use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldError, Key, Revision, Status};
-use listwatch_storage::{CreateError, DeleteError};
+use listwatch_storage::{CreateError, Decision, DeleteError, KeyValue, UpdateError};
 
+use super::delete::plan_deletion;
+use super::ip_families::{IpFamilies, ip_families};
 use super::monotonic::Instant;
 use super::node_ports::{NodePorts, PortsError, WantedPort};
-use super::service_ranges::ServiceRanges;
+use super::options::DeleteOptions;
+use super::service_cidrs::ServiceCidrs;
+use super::service_ranges::{ServiceRanges, candidates_of_all};
 use super::store;
 use listwatch_kinds::PORT_TAKEN;
 use listwatch_meta::go;
 use listwatch_registry::Backend;
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::clock::{Clock, parse_timestamp};
+use listwatch_validation::formats::sloppy_ip;
 use listwatch_validation::object_meta as meta;
+use listwatch_validation::{child, texts};
+use time::OffsetDateTime;
 
 /// The maximum time between the first claim and the start of the store write of the service.
 const STORE_WAIT: Duration = Duration::from_secs(30);
-/// The minimum age of a claim that may be taken over. The margin above [`STORE_WAIT`] covers the duration of one store
-/// write and clock skew.
-const PENDING_WAIT: Duration = Duration::from_secs(90);
+/// The minimum age of a claim that may be taken over, or that a repair may delete. The margin above [`STORE_WAIT`]
+/// covers the duration of one store write and clock skew.
+pub(super) const PENDING_WAIT: Duration = Duration::from_secs(90);
+
+/// The maximum number of old claims in one request whose services are read, to find a claim without a service. Further
+/// claims count as taken. A full range would otherwise cost one more read per candidate.
+const OWNER_CHECKS_MAX: usize = 64;
+
+/// The label of a claim with the IP family of the address, and its value.
+pub(super) const FAMILY_LABEL: &str = "ipaddress.kubernetes.io/ip-family";
+pub(super) const FAMILY: &str = "IPv4";
+/// The label of a claim with the controller that manages the claim, and its value for claims of services.
+pub(super) const MANAGER_LABEL: &str = "ipaddress.kubernetes.io/managed-by";
+pub(super) const MANAGER: &str = "ipallocator.k8s.io";
 
 /// The addresses and ports that a service still needs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,8 +125,32 @@ pub(super) struct Allocation {
     claims: Vec<Claim>,
     /// The ports that this write allocated in the store; empty in a dry run.
     claimed_ports: Vec<u16>,
-    /// The start time of the first allocation.
-    since: Option<Instant>,
+    /// The start of the first allocation.
+    since: Option<ClaimTime>,
+}
+
+/// The time at which a write began to claim addresses and ports.
+#[derive(Clone, Copy, Debug)]
+struct ClaimTime {
+    instant: Instant,
+    /// The time of the wall clock. The monotonic clock stops while the machine is suspended, and other servers compare
+    /// the age of claims with the wall clock.
+    time: OffsetDateTime,
+}
+
+impl ClaimTime {
+    fn now(clock: &Clock) -> Self {
+        ClaimTime { instant: Instant::now(), time: clock.time() }
+    }
+
+    /// Checks that claims of this time may still be used for a store write.
+    ///
+    /// # Errors
+    /// 500 with the reason `ServerTimeout` when the claims are older than [`STORE_WAIT`] on one of the two clocks.
+    fn check(self, clock: &Clock) -> Result<(), Status> {
+        let is_old = self.instant.elapsed() > STORE_WAIT || clock.time() - self.time > STORE_WAIT;
+        if is_old { Err(Status::server_timeout("create", SERVICES)) } else { Ok(()) }
+    }
 }
 
 /// A claim in the store: the address, the key, and the revision of the key.
@@ -120,13 +167,15 @@ pub(super) struct Allocators<'a> {
     pub(super) backend: &'a Backend,
     pub(super) registry: &'a Registry,
     pub(super) ranges: &'a ServiceRanges,
+    pub(super) service_cidrs: &'a ServiceCidrs,
     pub(super) node_ports: &'a NodePorts,
 }
 
 /// The addresses and ports of a stored service.
 #[derive(Debug, Default, PartialEq)]
 struct AllocatedValues {
-    address: Option<Ipv4Addr>,
+    /// The addresses of both families. A kube-apiserver may have stored an IPv6 address.
+    addresses: BTreeSet<IpAddr>,
     ports: Vec<u16>,
 }
 
@@ -152,15 +201,17 @@ impl AllocationRequest {
     /// Claims all addresses and ports, or none.
     ///
     /// # Errors
-    /// 422 when a chosen address or port is taken, 500 when a range is full or the store fails.
+    /// 422 when a chosen address or port is taken, 500 when a range is full, the store fails, or the search for an
+    /// address takes longer than [`STORE_WAIT`].
     pub(super) async fn claim(
         self,
         allocators: Allocators<'_>,
         dry_run: bool,
         clock: &Clock,
     ) -> Result<Allocation, Status> {
-        let mut allocation = Allocation { since: Some(Instant::now()), ..Allocation::default() };
-        let result = self.claim_into(&mut allocation, allocators, dry_run, clock).await;
+        let since = ClaimTime::now(clock);
+        let mut allocation = Allocation { since: Some(since), ..Allocation::default() };
+        let result = self.claim_into(&mut allocation, allocators, dry_run, clock, since).await;
         match result {
             Ok(()) => Ok(allocation),
             Err(status) => {
@@ -173,17 +224,22 @@ impl AllocationRequest {
     async fn claim_into(
         &self,
         allocation: &mut Allocation,
-        Allocators { backend, registry, ranges, node_ports }: Allocators<'_>,
+        Allocators { backend, registry, ranges, service_cidrs, node_ports }: Allocators<'_>,
         dry_run: bool,
         clock: &Clock,
+        since: ClaimTime,
     ) -> Result<(), Status> {
         if let Some(choice) = self.address {
-            let candidates = choice.candidates(ranges.address_candidates(random_in));
-            let claim = |address| address_claim(registry, address, self, clock);
-            let address = self.claim_one(backend, clock, dry_run, candidates, claim).await?;
+            let candidates = choice.candidates(candidates_of_all(&service_cidrs.usable(), random_in));
+            let owner = (self.namespace.as_str(), self.name.as_str());
+            let claim = |address| address_claim(registry, address, owner, clock);
+            let address = self.claim_one(backend, (clock, since), dry_run, candidates, claim).await?;
             let Some((address, claim)) = address else {
                 return Err(match choice {
-                    Requested::Any => Status::internal("failed to allocate a serviceIP: range is full"),
+                    Requested::Any => Status::internal(format_args!(
+                        "failed to allocate a serviceIP for Service {}: range is full",
+                        go::quote(&self.name)
+                    )),
                     Requested::This(address) => self.invalid_address(address, "provided IP is already allocated"),
                 });
             };
@@ -214,22 +270,24 @@ impl AllocationRequest {
     }
 
     /// Claims the first free candidate. A dry run only checks that the candidate is free. Returns `None` if all
-    /// candidates are taken.
+    /// candidates are taken. A later candidate is only tried if a service could still be stored with it.
     async fn claim_one<T: Copy>(
         &self,
         backend: &Backend,
-        clock: &Clock,
+        (clock, since): (&Clock, ClaimTime),
         dry_run: bool,
         candidates: impl Iterator<Item = T>,
         claim: impl Fn(T) -> Option<(Key, Bytes)>,
     ) -> Result<Option<(T, Option<(Key, Revision)>)>, Status> {
+        let mut checks = OWNER_CHECKS_MAX;
         for chosen in candidates {
+            since.check(clock)?;
             let Some((key, value)) = claim(chosen) else { return Ok(Some((chosen, None))) };
             if dry_run {
                 let found = backend.storage().get(&key).await;
                 let (found, _) = found.map_err(|error| store::read_failed(&error, SERVICES))?;
                 let free = match found {
-                    Some(found) => is_abandoned(backend, &found, clock).await?,
+                    Some(found) => is_abandoned(backend, &found, clock, &mut checks).await?,
                     None => true,
                 };
                 if free {
@@ -240,7 +298,7 @@ impl AllocationRequest {
             match backend.storage().create(&key, value.clone(), None).await {
                 Ok(made) => return Ok(Some((chosen, Some((key, made))))),
                 Err(CreateError::AlreadyExists { current, .. }) => {
-                    if is_abandoned(backend, &current, clock).await?
+                    if is_abandoned(backend, &current, clock, &mut checks).await?
                         && let Some(made) = take_over(backend, &current, value).await
                     {
                         return Ok(Some((chosen, Some((key, made)))));
@@ -283,11 +341,12 @@ fn no_health_check_port(port: u16, why: &str) -> Status {
 
 const SERVICES: listwatch_meta::GroupResource<'_> = listwatch_meta::GroupResource { group: "", resource: "services" };
 
-/// Builds the `IPAddress` object that claims an address. Returns `None` if that kind is not served.
-fn address_claim(
+/// Builds the `IPAddress` object that claims an address for the service with this namespace and name. Returns `None` if
+/// that kind is not served.
+pub(super) fn address_claim(
     registry: &Registry,
     address: Ipv4Addr,
-    owner: &AllocationRequest,
+    (namespace, name): (&str, &str),
     clock: &Clock,
 ) -> Option<(Key, Bytes)> {
     let resource = registry.find("networking.k8s.io", "v1", "ipaddresses")?;
@@ -299,57 +358,75 @@ fn address_claim(
             "name": address.to_string(),
             "uid": store::new_uid(clock),
             "creationTimestamp": clock.now(),
-            "labels": {
-                "ipaddress.kubernetes.io/ip-family": "IPv4",
-                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
-            },
+            "labels": {FAMILY_LABEL: FAMILY, MANAGER_LABEL: MANAGER},
         },
-        "spec": {"parentRef": {"resource": "services", "namespace": owner.namespace, "name": owner.name}},
+        "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
     });
     Some((key, claim.to_string().into()))
 }
 
 /// Whether a claim is older than [`PENDING_WAIT`], and its service is absent or does not use the claimed value. Returns
-/// false for claims of other resources and for unreadable claims.
-async fn is_abandoned(backend: &Backend, claim: &listwatch_storage::KeyValue, clock: &Clock) -> Result<bool, Status> {
+/// false for claims of other resources, for unreadable claims, and when `checks` is 0. Each read of a service reduces
+/// `checks` by one.
+async fn is_abandoned(backend: &Backend, claim: &KeyValue, clock: &Clock, checks: &mut usize) -> Result<bool, Status> {
+    let Some(checks_left) = checks.checked_sub(1) else { return Ok(false) };
     let Ok(object) = store::parse(claim) else { return Ok(false) };
     let made = parse_timestamp(meta::text(listwatch_validation::metadata(&object), "creationTimestamp"));
     if made.is_some_and(|made| clock.time() - made < PENDING_WAIT) {
         return Ok(false);
     }
-    is_in_use(backend, &object).await.map(|has| !has)
+    let Some((namespace, name)) = owner_of(&object) else { return Ok(false) };
+    *checks = checks_left;
+    is_in_use(backend, &object, namespace, name).await.map(|has| !has)
+}
+
+/// Returns the namespace and name of the service that a claim names. `None` for a claim of another object.
+fn owner_of(claim: &Map) -> Option<(&str, &str)> {
+    let parent = child(child(claim, "spec"), "parentRef");
+    let text = |field: &str| parent.get(field).and_then(Value::as_str);
+    let is_service = text("resource") == Some("services") && text("group").is_none_or(str::is_empty);
+    text("namespace").zip(text("name")).filter(|_| is_service)
 }
 
 /// Whether the service that a claim names exists and uses the claimed value.
-async fn is_in_use(backend: &Backend, object: &Map) -> Result<bool, Status> {
-    let owner = |field: &str| object.get("spec")?.get("parentRef")?.get(field)?.as_str();
-    if owner("resource") != Some("services") || owner("group").is_some_and(|group| !group.is_empty()) {
-        return Ok(true);
-    }
-    let (Some(namespace), Some(name)) = (owner("namespace"), owner("name")) else { return Ok(true) };
+async fn is_in_use(backend: &Backend, claim: &Map, namespace: &str, name: &str) -> Result<bool, Status> {
     let registry = backend.registry();
     let Some(services) = registry.find("", "v1", "services") else { return Ok(true) };
     let Ok(key) = services.key(Some(namespace), name) else { return Ok(true) };
     let (found, _) = backend.storage().get(&key).await.map_err(|error| store::read_failed(&error, SERVICES))?;
     let Some(found) = found else { return Ok(false) };
-    let claimed = meta::text(listwatch_validation::metadata(object), "name");
+    let claimed = meta::text(listwatch_validation::metadata(claim), "name");
     // An unreadable service may use any address.
     let Ok(service) = store::parse(&found) else { return Ok(true) };
-    Ok(allocations_of(&service).address.is_some_and(|address| address.to_string() == claimed))
+    Ok(allocations_of(&service).addresses.iter().any(|address| address.to_string() == claimed))
 }
 
 /// Takes over an abandoned claim. Returns `None` if another write changed the claim at the same time.
-async fn take_over(backend: &Backend, claim: &listwatch_storage::KeyValue, value: Bytes) -> Option<Revision> {
+async fn take_over(backend: &Backend, claim: &KeyValue, value: Bytes) -> Option<Revision> {
     backend.storage().update(&claim.key, claim.modified, value, None).await.ok()
 }
 
-/// Returns the address and the ports of a stored service.
+/// Returns the addresses and the ports of a stored service.
 fn allocations_of(service: &Map) -> AllocatedValues {
     let Some(spec) = service.get("spec").and_then(Value::as_object) else { return AllocatedValues::default() };
     let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
     AllocatedValues {
-        address: meta::text(spec, "clusterIP").parse().ok(),
+        // Old servers stored `clusterIP` alone.
+        addresses: texts(spec, "clusterIPs").chain([meta::text(spec, "clusterIP")]).filter_map(cluster_ip).collect(),
         ports: ports.filter_map(node_port).chain(health_check_port(spec)).collect(),
+    }
+}
+
+/// Parses a cluster IP. Old servers stored numbers with leading zeros.
+fn cluster_ip(text: &str) -> Option<IpAddr> {
+    sloppy_ip(text).map(|address| address.to_canonical())
+}
+
+/// Parses a cluster IP of the family IPv4.
+pub(super) fn ipv4_address(text: &str) -> Option<Ipv4Addr> {
+    match cluster_ip(text)? {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
     }
 }
 
@@ -370,40 +447,81 @@ fn node_port(port: &Value) -> Option<u16> {
     port.get("nodePort")?.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
 
-/// Releases the address and the ports of `before` that `after` no longer uses (`None`: the service was deleted) since
-/// revision `at`. Only the write that made this change may call this function.
+/// Releases the addresses and the ports of the service `before` that `after` no longer uses. `after` is `None` for a
+/// deleted service, and `at` is the revision of the change. Only the write that made this change may call this function.
 pub(super) async fn release_unused(
     allocators: Allocators<'_>,
-    resource: &Resource,
     before: &Map,
     after: Option<&Map>,
     at: Revision,
+    now: OffsetDateTime,
 ) {
-    if !is_service(resource) {
-        return;
-    }
     let since = Instant::now();
-    let Allocators { backend, registry, ranges, node_ports } = allocators;
+    let Allocators { backend, registry, ranges, node_ports, .. } = allocators;
     let kept = after.map(allocations_of).unwrap_or_default();
     let held = allocations_of(before);
     let unused: Vec<u16> = held.ports.iter().copied().filter(|port| !kept.ports.contains(port)).collect();
     node_ports.release(backend, ranges, &unused, since).await;
-    let address = held.address.filter(|address| kept.address != Some(*address));
-    let key = address.and_then(|address| {
-        registry.find("networking.k8s.io", "v1", "ipaddresses")?.key(None, &address.to_string()).ok()
-    });
-    // A younger claim belongs to another service.
-    if let Some(key) = key
-        && let Ok((Some(found), _)) = backend.storage().get(&key).await
-        && found.modified < at
-    {
-        delete_claim(backend, &key, found.modified).await;
+    let Some(resource) = registry.find("networking.k8s.io", "v1", "ipaddresses") else { return };
+    let metadata = listwatch_validation::metadata(before);
+    let service = (meta::text(metadata, "namespace"), meta::text(metadata, "name"));
+    for address in held.addresses.difference(&kept.addresses) {
+        if let Ok(key) = resource.key(None, &address.to_string())
+            && let Err(error) = release_claim(backend, resource, &key, service, at, now).await
+        {
+            tracing::warn!(%key, %error, "a claim of a service was not released");
+        }
     }
 }
 
-/// Deletes a claim if its revision is still `made`. After a failure, the claim remains until another write takes it
-/// over.
-async fn delete_claim(backend: &Backend, key: &Key, made: Revision) {
+/// Deletes the claim at `key` if it names this service and is older than `at`, the revision at which the service
+/// released the address.
+async fn release_claim(
+    backend: &Backend,
+    resource: &Resource,
+    key: &Key,
+    service: (&str, &str),
+    at: Revision,
+    now: OffsetDateTime,
+) -> Result<(), Status> {
+    let (found, _) = backend.storage().get(key).await.map_err(|error| store::read_failed(&error, resource.gr()))?;
+    let Some(found) = found else { return Ok(()) };
+    let claim = store::parse_free(&found)?;
+    // Another service may have the same address. A younger claim belongs to a later service of this name.
+    if owner_of(&claim) == Some(service) && found.modified < at {
+        delete_address(backend, resource, &found, claim, now).await?;
+    }
+    Ok(())
+}
+
+/// Deletes an `IPAddress` if it is still at the revision of `found`. `object` is its tree. If it has finalizers, only
+/// marks it as being deleted. Returns whether the store was changed.
+pub(super) async fn delete_address(
+    backend: &Backend,
+    resource: &Resource,
+    found: &KeyValue,
+    object: Map,
+    now: OffsetDateTime,
+) -> Result<bool, Status> {
+    let (storage, gr) = (backend.storage(), resource.gr());
+    match plan_deletion(resource, object, &DeleteOptions::default(), now)?.decision {
+        Decision::Delete => match storage.delete(&found.key, found.modified).await {
+            Ok(_) => Ok(true),
+            Err(DeleteError::Conflict { .. }) => Ok(false),
+            Err(DeleteError::Fault(fault)) => Err(store::store_failed("delete", &fault, gr)),
+        },
+        Decision::Write { value, ttl } => match storage.update(&found.key, found.modified, value, ttl).await {
+            Ok(_) => Ok(true),
+            Err(UpdateError::Conflict { .. }) => Ok(false),
+            Err(UpdateError::Fault(fault)) => Err(store::store_failed("update", &fault, gr)),
+        },
+        Decision::Nothing => Ok(false),
+    }
+}
+
+/// Deletes a claim that this server has just made, if its revision is still `made`. After a failure, the claim remains
+/// until another write takes it over, or a repair deletes it.
+pub(super) async fn delete_claim(backend: &Backend, key: &Key, made: Revision) {
     match backend.storage().delete(key, made).await {
         // Another service took over the claim.
         Ok(_) | Err(DeleteError::Conflict { .. }) => {}
@@ -412,13 +530,13 @@ async fn delete_claim(backend: &Backend, key: &Key, made: Revision) {
 }
 
 impl Allocation {
-    /// Adds the addresses, ports and claims of another allocation.
+    /// Adds the addresses, ports and claims of a later allocation.
     pub(super) fn add(&mut self, more: Allocation) {
         self.addresses.extend(more.addresses);
         self.ports.extend(more.ports);
         self.claims.extend(more.claims);
         self.claimed_ports.extend(more.claimed_ports);
-        self.since = [self.since, more.since].into_iter().flatten().min();
+        self.since = self.since.or(more.since);
     }
 
     /// Releases everything that this write allocated. The service was not stored.
@@ -437,9 +555,9 @@ impl Allocation {
         let Allocators { backend, ranges, node_ports, .. } = allocators;
         let unused: Vec<u16> = self.claimed_ports.iter().copied().filter(|port| !used.ports.contains(port)).collect();
         if let Some(since) = self.since {
-            node_ports.release(backend, ranges, &unused, since).await;
+            node_ports.release(backend, ranges, &unused, since.instant).await;
         }
-        for claim in self.claims.iter().filter(|claim| used.address != Some(claim.of)) {
+        for claim in self.claims.iter().filter(|claim| !used.addresses.contains(&claim.of.into())) {
             delete_claim(backend, &claim.key, claim.made).await;
         }
     }
@@ -451,7 +569,7 @@ impl Allocation {
     /// is invalid.
     pub(super) fn fill(
         &self,
-        ranges: &ServiceRanges,
+        Allocators { ranges, service_cidrs, .. }: Allocators<'_>,
         resource: &Resource,
         object: &mut Map,
         old: Option<&Map>,
@@ -467,7 +585,7 @@ impl Allocation {
         };
         let old = old.and_then(|old| old.get("spec")?.as_object());
         let spec = listwatch_validation::child_mut(object, "spec");
-        self.fill_address(ranges, spec, old, &mut request)?;
+        self.fill_address(service_cidrs, spec, old, &mut request)?;
         self.fill_ports(ranges, spec, old, &mut request)?;
         if request.address.is_some() || !request.ports.is_empty() {
             return Err(AllocationError::Unclaimed(request));
@@ -479,41 +597,30 @@ impl Allocation {
     ///
     /// # Errors
     /// 500 with the reason `ServerTimeout` when the claims are older than [`STORE_WAIT`].
-    pub(super) fn check_age(&self) -> Result<(), Status> {
-        match self.since {
-            Some(since) if since.elapsed() > STORE_WAIT => Err(Status::server_timeout("create", SERVICES)),
-            _ => Ok(()),
-        }
+    pub(super) fn check_age(&self, clock: &Clock) -> Result<(), Status> {
+        self.since.map_or(Ok(()), |since| since.check(clock))
     }
 
     fn fill_address(
         &self,
-        ranges: &ServiceRanges,
+        service_cidrs: &ServiceCidrs,
         spec: &mut Map,
         old: Option<&Map>,
         request: &mut AllocationRequest,
     ) -> Result<(), AllocationError> {
-        const ADDRESS_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
         let external = |spec: &Map| meta::text(spec, "type") == "ExternalName";
         if external(spec) {
-            for field in ADDRESS_FIELDS.iter().chain(&["internalTrafficPolicy"]) {
+            // Validation rejects all of these values but empty ones and the default of the former type.
+            for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
                 spec.shift_remove(field);
             }
             return Ok(());
         }
+        let families = ip_families(spec, old);
+        let families = families.map_err(|errors| Status::invalid("", "Service", &request.name, &errors))?;
+        let Some(IpFamilies { policy, families }) = families else { return Ok(()) };
         let had = old.filter(|old| !external(old)).map(|old| meta::text(old, "clusterIP")).unwrap_or_default();
-        let first = |spec: &Map| Some(spec.get("clusterIPs")?.as_array()?.first()?.as_str()?.to_owned());
-        let mut chosen = match meta::text(spec, "clusterIP") {
-            "" => first(spec).unwrap_or_default(),
-            chosen => chosen.to_owned(),
-        };
-        if chosen.is_empty() {
-            had.clone_into(&mut chosen);
-        }
-        if !had.is_empty() && chosen != had {
-            let error = FieldError::invalid("spec.clusterIPs[0]", json!([chosen]), "may not change once set");
-            return Err(Status::invalid("", "Service", &request.name, &[error]).into());
-        }
+        let mut chosen = meta::text(spec, "clusterIP").to_owned();
         if had.is_empty() && chosen != "None" {
             let address = match chosen.as_str() {
                 "" => Requested::Any,
@@ -524,19 +631,10 @@ impl Allocation {
                 })?),
             };
             if let Requested::This(address) = address
-                && !ranges.has_address(address)
+                && !service_cidrs.is_usable(address)
             {
                 let why = "the provided network does not match the current range";
                 return Err(request.invalid_address(address, why).into());
-            }
-            if let Requested::This(address) = address
-                && !ranges.is_allocatable(address)
-            {
-                let why = format!(
-                    "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
-                    ranges.cluster_addresses()
-                );
-                return Err(request.invalid_address(address, &why).into());
             }
             let allocated = self.addresses.iter().find(|allocated| match address {
                 Requested::Any => true,
@@ -550,16 +648,10 @@ impl Allocation {
                 }
             }
         }
-        let headless = chosen == "None";
         spec.insert("clusterIP", Value::from(chosen.as_str()));
         spec.insert("clusterIPs", json!([chosen]));
-        let families = spec.get("ipFamilies").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-        if !families || !headless {
-            spec.insert("ipFamilies", json!(["IPv4"]));
-        }
-        if meta::text(spec, "ipFamilyPolicy").is_empty() {
-            spec.insert("ipFamilyPolicy", json!("SingleStack"));
-        }
+        spec.insert("ipFamilies", json!(families));
+        spec.insert("ipFamilyPolicy", Value::from(policy));
         Ok(())
     }
 
@@ -573,14 +665,11 @@ impl Allocation {
         let kind = meta::text(spec, "type").to_owned();
         let allocate = spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
         let outside = kind == "NodePort" || (kind == "LoadBalancer" && allocate);
-        if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
-            spec.shift_remove("allocateLoadBalancerNodePorts");
-            spec.shift_remove("healthCheckNodePort");
-            if spec.get("externalIPs").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-                spec.shift_remove("externalTrafficPolicy");
-            }
+        // Validation rejects all of these values but empty ones, which Go omits.
+        if meta::text(spec, "externalTrafficPolicy").is_empty() {
+            spec.shift_remove("externalTrafficPolicy");
         }
-        if meta::text(spec, "externalTrafficPolicy") != "Local" {
+        if !needs_health_check(spec) {
             spec.shift_remove("healthCheckNodePort");
         }
         let old_ports = old.and_then(|old| old.get("ports")?.as_array()).map(Vec::as_slice).unwrap_or_default();
@@ -609,6 +698,8 @@ impl Allocation {
         for (index, port) in ports.iter_mut().enumerate() {
             let Value::Object(port_fields) = port else { continue };
             if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+                // kube-apiserver stores the node port of an ExternalName, and later releases it although another service
+                // may use it.
                 port_fields.shift_remove("nodePort");
                 continue;
             }
@@ -634,17 +725,12 @@ impl Allocation {
             if !outside {
                 continue;
             }
-            // A manifest that is applied again does not contain the allocated port.
-            let same = old_ports.iter().find(|old| {
-                old.get("port") == port_fields.get("port") && old.get("protocol") == port_fields.get("protocol")
-            });
             let number = port_fields.get("port").and_then(Value::as_u64).filter(|_| begins);
-            let kept = same.and_then(node_port).filter(|port| !explicit.contains(port));
             let shared = number.and_then(|number| own.get(&number).copied());
             if number.is_some_and(|number| shared.is_none() && asked_for.contains(&number)) {
                 continue;
             }
-            match kept.or(shared).or_else(|| free.next()) {
+            match shared.or_else(|| free.next()) {
                 Some(allocated) => {
                     own.extend(number.map(|number| (number, allocated)));
                     port_fields.insert("nodePort", json!(allocated));

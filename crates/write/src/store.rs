@@ -17,7 +17,7 @@ use serde::de::IgnoredAny;
 
 use super::memory::JSON_BYTES_PER_UNIT;
 use super::pipeline::Write;
-use super::recent::{RecentObject, RecentObjects};
+use super::recent::{RecentObject, RecentObjects, is_same_state};
 use super::request::{WriteBody, WriteResponse};
 pub(super) use listwatch_registry::encode_tree as encode;
 use listwatch_registry::{Backend, Resource, parse_tree};
@@ -173,22 +173,52 @@ pub(super) fn suggestion(backend: &Backend, resource: &Resource, key: &Key) -> O
     })
 }
 
-/// Returns the tree of a stored or cached object like [`parse`]. An object that was written recently is not parsed.
+/// An existing object before a write.
+pub(super) struct Existing {
+    /// The object in the stored version, with the defaults of its kind.
+    pub(super) object: RecentObject,
+    /// Whether the stored value is known to have these defaults. If not, [`has_all_defaults`] decides.
+    pub(super) is_complete: bool,
+}
+
+/// Returns the tree of a stored or cached object like [`parse`], with the defaults of its kind. Upstream applies them
+/// whenever it decodes an object, which an older release may have stored without some of them.
+///
+/// An object that was written recently is not parsed, and has all defaults. The write has applied the defaults of its
+/// kind. It has also changed the fields that upstream changes at each read ([`listwatch_kinds::Kind::default_on_read`]):
+/// `clusterIPs`, `ipFamilies`, `ipFamilyPolicy` and `internalTrafficPolicy` of services, `dataSource` and `dataSourceRef`
+/// of claims of volumes, and the labels in the pod template of jobs.
 ///
 /// # Errors
 /// The errors of [`parse`].
-pub(super) fn take_or_parse(recent: &RecentObjects, found: &KeyValue) -> Result<RecentObject, Status> {
+pub(super) fn take_or_parse(recent: &RecentObjects, resource: &Resource, found: &KeyValue) -> Result<Existing, Status> {
     // The rest of a write takes time for each byte, too.
     if !fuel::charge_bytes(found.value.len(), JSON_BYTES_PER_UNIT) {
         return Err(Status::request_timed_out());
     }
-    let Some(object) = recent.take(found) else { return Ok(RecentObject { tree: parse_free(found)?, managed: None }) };
+    let Some(object) = recent.take(found) else {
+        let mut tree = parse_free(found)?;
+        resource.strategy.apply_stored_defaults(&mut tree);
+        // `Resource::read_stored` applies the defaults of custom resources.
+        let is_complete = resource.builtin.is_none();
+        return Ok(Existing { object: RecentObject { tree, managed: None }, is_complete });
+    };
     debug_assert_eq!(
         parse_tree(&found.value).ok().map(|tree| (encode(&tree), tree)),
         Some((encode(&object.tree), object.tree.clone())),
         "the kept tree is not that of its bytes"
     );
-    Ok(object)
+    Ok(Existing { object, is_complete: true })
+}
+
+/// Whether a stored value has all defaults of `completed`, which is its tree with the defaults. If not, a write that
+/// changes nothing else stores them: upstream compares the bytes (`GuaranteedUpdate` of `etcd3/store.go`).
+///
+/// # Errors
+/// The errors of [`parse`].
+pub(super) fn has_all_defaults(found: &KeyValue, completed: &Map) -> Result<bool, Status> {
+    // Values of this server are encoded to the same bytes, which takes less time than parsing them.
+    Ok(is_same_state(&found.value, &encode(completed), found.modified) || parse_free(found)? == *completed)
 }
 
 /// Whether a tree has the form that [`parse`] returns: without resource version, and with managed fields as a text.
@@ -210,7 +240,7 @@ pub(super) fn parse(found: &KeyValue) -> Result<Map, Status> {
 }
 
 /// [`parse`] without a charge of fuel.
-fn parse_free(found: &KeyValue) -> Result<Map, Status> {
+pub(super) fn parse_free(found: &KeyValue) -> Result<Map, Status> {
     let corrupt = |why: String| Status::internal(format_args!("the object at {} cannot be read: {why}", found.key));
     if let Some(why) = unreadable_reason(&found.value) {
         return Err(corrupt(why.to_owned()));
@@ -307,19 +337,22 @@ pub(super) fn has_stored_form(resource: &Resource, object: &Object) -> bool {
     !resource.custom && resource.is_as_cached() && !object.is_normalized()
 }
 
-impl WriteOutcome {
+/// The outcome of a write of a client, with the key of the written object.
+pub(super) struct Written {
+    pub(super) key: Key,
+    pub(super) outcome: WriteOutcome,
+}
+
+impl Written {
     /// Builds the response to a create, update or patch. A call to a conversion webhook ends at the deadline of the write.
     ///
     /// # Errors
     /// 500 when the stored bytes are not an object, or a conversion webhook fails.
-    pub(super) async fn response(
-        self,
-        write: &Write<'_>,
-        key: &Key,
-        warnings: Vec<String>,
-    ) -> Result<WriteResponse, Status> {
+    pub(super) async fn response(self, write: &Write<'_>, warnings: Vec<String>) -> Result<WriteResponse, Status> {
         let resource = write.resource;
-        let (code, value, shown) = match self {
+        let Written { key, outcome } = self;
+        let key = &key;
+        let (code, value, shown) = match outcome {
             WriteOutcome::Created { value, revision } => {
                 (201, value, revision.map(|revision| (revision, Change::Added)))
             }
@@ -338,7 +371,7 @@ impl WriteOutcome {
                 }
                 WriteBody::Object(object)
             }
-            None => WriteBody::Json(resource.shown_json(value)),
+            None => WriteBody::DryRun(resource.shown_json(value)),
         };
         Ok(WriteResponse { code, body, warnings })
     }

@@ -3,19 +3,27 @@
 //! The clock is fixed at 2024-01-01 and every uid is zero, so responses can be compared as texts. `UID` and `NOW` in an
 //! expected text stand for these values.
 
+mod address_repairs;
 mod allocations;
 mod cases;
 mod certificates;
+mod decoded_values;
 mod deletes;
 mod hostile;
+mod mutations;
 mod ownership;
 mod patches;
 mod pods;
 mod random;
 mod recent;
+mod reviews;
+mod service_cidrs;
+mod service_deletions;
+mod service_updates;
 mod services;
 mod slow_admission;
 mod storms;
+mod warnings;
 
 use std::sync::Arc;
 
@@ -93,7 +101,10 @@ impl World {
             user_agent: Some("test/1"),
             body: Bytes::copy_from_slice(body.as_bytes()),
         };
-        self.writer.write_at(&request, &self.clock, &WriteContext::default()).await
+        let context = WriteContext::default();
+        let mut response = self.writer.write_at(&request, &self.clock, &context).await?;
+        response.warnings.extend(context.recorder.take_warnings());
+        Ok(response)
     }
 
     /// Sends a request and formats the response as text: code, body, warnings.
@@ -104,7 +115,7 @@ impl World {
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                 let body = match &response.body {
                     WriteBody::Object(object) => text(object.json_slice()),
-                    WriteBody::Json(json) => text(json),
+                    WriteBody::DryRun(json) | WriteBody::Json(json) => text(json),
                     WriteBody::Status(status) => text(&status.to_json()),
                     WriteBody::List(_, objects) => {
                         let items: Vec<String> = objects.iter().map(|object| text(object.json_slice())).collect();
@@ -180,13 +191,13 @@ async fn create_response_equals_the_stored_object() {
         .check(
             &post(MAPS),
             r#"{"data":{"x":"y"},"metadata":{"labels":{"a":"b"},"name":"a","uid":"mine","creationTimestamp":"2001-01-01T00:00:00Z","generation":7,"deletionTimestamp":"2001-01-01T00:00:00Z","selfLink":"/x","managedFields":[{"manager":"x"}]}}"#,
-            r#"201 {"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"3","name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW","labels":{"a":"b"}},"data":{"x":"y"}}"#,
+            r#"201 {"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"3","name":"a","namespace":"default","uid":"UID","generation":7,"creationTimestamp":"NOW","labels":{"a":"b"}},"data":{"x":"y"}}"#,
         )
         .await;
     assert_eq!(
         world.stored("/configmaps/").await,
         [
-            r#"/configmaps/default/a={"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"UID","creationTimestamp":"NOW","labels":{"a":"b"}},"data":{"x":"y"}}"#
+            r#"/configmaps/default/a={"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"UID","generation":7,"creationTimestamp":"NOW","labels":{"a":"b"}},"data":{"x":"y"}}"#
         ]
     );
 }
@@ -279,10 +290,27 @@ async fn generate_name_appends_a_suffix_unless_a_name_is_given() {
             r#"201 {"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"4","name":"named","generateName":"web-","namespace":"default","uid":"UID","creationTimestamp":"NOW"}}"#,
         )
         .await;
-    world.refuse(&post(MAPS), both, 409, "configmaps \"named\" already exists").await;
+    let taken = "configmaps \"named\" already exists, the server was not able to generate a unique name for the object";
+    world.refuse(&post(MAPS), both, 409, taken).await;
+    assert_eq!(world.send(&post(MAPS), both).await.unwrap_err().details.unwrap().retry_after_seconds, 1);
     let status = world.send(&post(MAPS), r#"{"metadata":{"generateName":"Bad_"}}"#).await.unwrap_err();
     assert_eq!(status.code, 422);
     assert_eq!(status.details.unwrap().causes[0].field, "metadata.generateName");
+}
+
+#[tokio::test]
+async fn limit_range_without_a_name_gets_a_uuid_as_its_name() {
+    let world = World::new().await;
+    let ranges = "/api/v1/namespaces/default/limitranges";
+    for (body, is_expected) in [
+        (r#"{"spec":{"limits":[]}}"#, (|name| uuid::Uuid::try_parse(name).is_ok()) as fn(&str) -> bool),
+        (r#"{"metadata":{"generateName":"web-"},"spec":{"limits":[]}}"#, |name| name.starts_with("web-")),
+        (r#"{"metadata":{"name":"a"},"spec":{"limits":[]}}"#, |name| name == "a"),
+    ] {
+        let made = world.send(&post(ranges), body).await.unwrap_or_else(|status| panic!("{body}: {}", status.message));
+        let WriteBody::Object(object) = made.body else { panic!("no object") };
+        assert!(is_expected(object.name()), "{body}: {}", object.name());
+    }
 }
 
 #[tokio::test]
@@ -470,6 +498,33 @@ async fn status_writes_keep_the_spec_and_spec_writes_keep_the_status() {
             "Deployment.apps \"w\" is invalid: [spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: `selector` does not match template `labels`, spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"c\"}}: field is immutable]",
         )
         .await;
+}
+
+#[tokio::test]
+async fn scale_patch_with_another_uid_or_namespace_is_rejected() {
+    let world = World::new().await;
+    world.send(&post(DEPLOYMENTS), DEPLOYMENT).await.unwrap();
+    let why = "Operation cannot be fulfilled on deployments/scale.apps \"w\": Precondition failed: UID in precondition: 11, UID in object meta: UID";
+    let scale = |uid: &str| {
+        format!(
+            r#"{{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{{"name":"w","uid":"{uid}"}},"spec":{{"replicas":3}}}}"#
+        )
+    };
+    let json_patch = |uid: &str| format!(r#"[{{"op":"replace","path":"/metadata/uid","value":"{uid}"}}]"#);
+    let apply = format!("PATCH {DEPLOYMENTS}/w/scale?fieldManager=m&force=true application/apply-patch+yaml");
+    let lines = [MERGE, STRATEGIC].map(|patch_type| patch(DEPLOYMENTS, "w/scale", patch_type));
+    for line in lines.iter().chain([&apply]) {
+        world.refuse(line, &scale("11"), 409, why).await;
+        world.send(line, &scale(UID)).await.unwrap();
+    }
+    let why_not_here = "the namespace of the provided object does not match the namespace sent on the request";
+    let elsewhere = scale(UID).replace("\"name\"", "\"namespace\":\"elsewhere\",\"name\"");
+    for line in lines.iter().chain([&apply]) {
+        world.refuse(line, &elsewhere, 400, why_not_here).await;
+    }
+    let line = patch(DEPLOYMENTS, "w/scale", JSON_PATCH);
+    world.refuse(&line, &json_patch("11"), 409, why).await;
+    world.send(&line, &json_patch(UID)).await.unwrap();
 }
 
 #[tokio::test]

@@ -14,15 +14,13 @@ use super::pipeline::Write;
 use super::request::{WriteBody, WriteRequest, WriteResponse};
 use super::store::{self, new_uid};
 use super::subresource_body::{SubresourceBody, body};
-use listwatch_meta::go::TypeErrorStyle;
 use listwatch_validation::clock::timestamp;
 use listwatch_validation::metadata;
 use listwatch_validation::object_meta as meta;
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
-const REQUEST: Expected<'static> =
-    Expected { group: GROUP, version: "v1", kind: KIND, form: None, error_style: TypeErrorStyle::Decoder };
+const REQUEST: Expected<'static> = Expected::builtin(GROUP, "v1", KIND);
 /// The group and resource in conflict errors. kube-apiserver uses the kind in place of the resource.
 const REQUESTS: GroupResource<'_> = GroupResource { group: GROUP, resource: KIND };
 
@@ -133,6 +131,7 @@ async fn issue(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
             "expirationTimestamp": timestamp(now.saturating_add(Duration::seconds(seconds))),
         },
     });
+    write.context.recorder.annotate("authentication.kubernetes.io/issued-credential-id", format!("JTI={}", claims.jti));
     warnings.dedup();
     let json = serde_json::to_vec(&answer).map_err(Status::internal)?;
     Ok(WriteResponse { code: 201, body: WriteBody::Json(json.into()), warnings })
@@ -146,13 +145,13 @@ async fn bind(
     kubernetes: &mut KubernetesClaims,
 ) -> Result<(), Status> {
     let [api_version, kind, name] = ["apiVersion", "kind", "name"].map(|field| meta::text(reference, field));
-    let (plural, place) = match (api_version, kind) {
-        ("v1", "Pod") => ("pods", Some(namespace)),
-        ("v1", "Secret") => ("secrets", Some(namespace)),
-        ("v1", "Node") => ("nodes", None),
+    let (group, version) = group_version(api_version);
+    let (plural, place) = match (group, kind) {
+        ("", "Pod") => ("pods", Some(namespace)),
+        ("", "Secret") => ("secrets", Some(namespace)),
+        ("", "Node") => ("nodes", None),
         _ => {
-            let version = if api_version.contains('/') { api_version.to_owned() } else { format!("/{api_version}") };
-            let why = format!("cannot bind token to object of type {version}, Kind={kind}");
+            let why = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
             return Err(Status::bad_request(why));
         }
     };
@@ -190,6 +189,16 @@ async fn bind(
         _ => kubernetes.node = named,
     }
     Ok(())
+}
+
+/// Splits an API version; a malformed one is empty, and any version of the core group is accepted
+/// (`schema.FromAPIVersionAndKind`).
+fn group_version(api_version: &str) -> (&str, &str) {
+    match api_version.split_once('/') {
+        None => ("", api_version),
+        Some((_, version)) if version.contains('/') => ("", ""),
+        Some(split) => split,
+    }
 }
 
 /// Reads an object of a core kind.

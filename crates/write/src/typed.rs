@@ -1,5 +1,5 @@
 //! Normalizes objects of built-in kinds as Go's decoder does, in one walk ([`normalize`]). Unknown fields are removed,
-//! quantities are canonicalized, and fields that Go would omit are removed.
+//! quantities, times and base64 are canonicalized, and fields that Go would omit are removed.
 //!
 //! The types come from the protobuf table ([`listwatch_k8s_types`]), so the walk keeps exactly the fields that protobuf
 //! can represent. Error messages are those of `encoding/json`, and for unknown fields those of the strict decoder
@@ -10,7 +10,9 @@ use listwatch_k8s_types::{Field, Id, Message, Omit, Shape, Type};
 use listwatch_meta::go::{self, TypeErrorStyle};
 use listwatch_meta::status::{FIELD_ERROR_BYTES_MAX, cut};
 use listwatch_registry::DEFINITIONS_GROUP;
+use listwatch_validation::base64::normalize_base64;
 use listwatch_validation::quantities;
+use listwatch_validation::times::{Precision, normalize_time};
 use serde_json::Number;
 
 use super::expected::Expected;
@@ -20,7 +22,8 @@ use super::field_path::{FieldPath, Step};
 const NAMED_MAX: usize = 100;
 
 /// Normalizes a decoded body for its type, and returns the paths of the unknown fields that were removed. `metadata` is
-/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed, and whole floats become integers.
+/// checked elsewhere. In CustomResourceDefinitions, only unknown fields are removed, whole floats become integers, and
+/// times and base64 are canonicalized.
 ///
 /// # Errors
 /// The text of Go's decoder for the first value of a wrong type. Unknown fields are also removed in that case.
@@ -118,14 +121,22 @@ impl Walk<'_> {
             (_, Value::Null) => false,
             (Shape::Repeated, Value::Array(items)) => {
                 for (at, item) in items.iter_mut().enumerate() {
+                    if self.fits && item.is_null() {
+                        *item = nothing(what);
+                    }
                     self.value(of, what, item, &FieldPath { parent: Some(path), step: Step::Item(at) });
                 }
                 items.is_empty()
             }
             (Shape::Map, Value::Object(members)) => {
+                let has_amounts = what == Type::Quantity && has_resource_lists(of);
                 for (name, member) in members.iter_mut() {
                     if self.fits && member.is_null() {
                         *member = nothing(what);
+                    }
+                    if has_amounts {
+                        self.amount(member);
+                        continue;
                     }
                     self.value(of, what, member, &FieldPath { parent: Some(path), step: Step::Member(name) });
                 }
@@ -146,12 +157,12 @@ impl Walk<'_> {
                 field.shape() == Shape::One && is_zero(what, value)
             }
         };
-        !(left_out && self.fits && field.omit() != Omit::Never)
+        !(left_out && self.fits && field.omit() != Omit::Never && !is_kept_if_empty(of, field))
     }
 
     fn value(&mut self, of: &'static Message, what: Type, value: &mut Value, path: &FieldPath<'_>) {
-        if self.is_definition && matches!(what, Type::Raw | Type::Double) {
-            go::round_trip_numbers(value);
+        if self.is_definition {
+            self.value_of_definition(what, value);
         }
         match (what, &mut *value) {
             (Type::Message(id), Value::Object(members)) => return self.message(id, members, path),
@@ -169,10 +180,24 @@ impl Walk<'_> {
                 }
                 return;
             }
-            (Type::String | Type::Bytes, Value::String(_))
+            (Type::Time | Type::MicroTime, Value::String(_)) => {
+                let precision = if what == Type::Time { Precision::Seconds } else { Precision::Micros };
+                if let Err(why) = normalize_time(value, precision) {
+                    self.refuse(why);
+                }
+                return;
+            }
+            (Type::Bytes, Value::String(_)) => {
+                if let Err(why) = normalize_base64(Some(value)) {
+                    let is_converter = self.error_style == TypeErrorStyle::Converter;
+                    self.refuse(if is_converter { format!("error decoding from json: {why}") } else { why });
+                }
+                return;
+            }
+            (Type::String, Value::String(_))
             | (Type::Bool, Value::Bool(_))
             | (Type::Double, Value::Number(_))
-            | (Type::Time | Type::MicroTime | Type::IntOrString, Value::String(_))
+            | (Type::IntOrString, Value::String(_))
             | (Type::Raw | Type::Strings | Type::PropsOrBool(_) | Type::PropsOrArray(_) | Type::PropsOrStrings(_), _) =>
             {
                 return;
@@ -197,6 +222,31 @@ impl Walk<'_> {
             _ => self.name_of(what),
         };
         self.cannot(of, value, Some(wanted), path);
+    }
+
+    /// Normalizes a value of a CustomResourceDefinition.
+    fn value_of_definition(&mut self, what: Type, value: &mut Value) {
+        let result = match what {
+            Type::Raw | Type::Double => {
+                go::round_trip_numbers(value);
+                Ok(())
+            }
+            Type::Bytes => normalize_base64(Some(value)),
+            Type::Time => normalize_time(value, Precision::Seconds),
+            _ => Ok(()),
+        };
+        if self.verdict.is_ok() {
+            self.verdict = result;
+        }
+    }
+
+    /// Normalizes a quantity in a list of resources.
+    fn amount(&mut self, value: &mut Value) {
+        if self.fits
+            && let Err(why) = quantities::canonicalize_in_resource_list(value)
+        {
+            self.refuse(why);
+        }
     }
 
     /// Converts a float without fraction into an integer, as the converter of strategic merge patches does.
@@ -271,16 +321,26 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the zero value that Go decodes from a null member of a map.
+/// Whether maps of quantities in a message are lists of resources (`v1.ResourceList`), which Go's defaults round up.
+fn has_resource_lists(of: &Message) -> bool {
+    of.package() == "io.k8s.api.core.v1" && of.name() != "NodeAllocatableResourceClaimStatus"
+}
+
+/// Returns the zero value that Go decodes from a null member of a map or item of a list.
 fn nothing(of: Type) -> Value {
     match of {
-        Type::String => Value::from(""),
+        Type::String | Type::Bytes => Value::from(""),
         Type::Quantity => Value::from("0"),
         Type::Bool => Value::from(false),
         Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => Value::from(0),
         Type::Message(_) => Value::Object(Map::new()),
         _ => Value::Null,
     }
+}
+
+/// Whether Go's defaults distinguish an empty list from an absent one: an HPA behavior without policies is invalid.
+fn is_kept_if_empty(of: &Message, field: &Field) -> bool {
+    field.shape() == Shape::Repeated && of.name() == "HPAScalingRules"
 }
 
 /// Whether the value is Go's zero value of the type.
@@ -300,14 +360,14 @@ mod tests {
 
     use super::*;
 
-    fn of(api_version: &'static str, kind: &'static str) -> Expected<'static> {
+    fn of_kind(api_version: &'static str, kind: &'static str) -> Expected<'static> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        Expected { group, version, kind, form: None, error_style: TypeErrorStyle::Decoder }
+        Expected::builtin(group, version, kind)
     }
 
     fn fitted(api_version: &str, kind: &str, object: Value) -> Result<Value, String> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let expected = Expected { group, version, kind, form: None, error_style: TypeErrorStyle::Decoder };
+        let expected = Expected::builtin(group, version, kind);
         let id = message_of(api_version, kind).expect("a built-in kind");
         let Value::Object(mut object) = object else { panic!("not an object") };
         assert_eq!(normalize(expected, id, &mut object)?, [""; 0]);
@@ -343,6 +403,92 @@ mod tests {
         check("apps/v1", "StatefulSet", claims.clone(), claims);
         let data = json!({"data": {"a": [], "b": null, "c": {"d": ""}}, "revision": 1});
         check("apps/v1", "ControllerRevision", data.clone(), data);
+    }
+
+    #[test]
+    fn resource_lists_are_rounded_up_to_milli() {
+        let resources = |cpu: &str| json!({"spec": {"containers": [{"resources": {"requests": {"cpu": cpu}}}]}});
+        check("v1", "Pod", resources("500u"), resources("1m"));
+        let quota = |cpu: &str| json!({"spec": {"hard": {"cpu": cpu}}});
+        check("v1", "ResourceQuota", quota("1.0001"), quota("1001m"));
+        // Upstream does not round these.
+        for (api_version, kind, object) in [
+            ("node.k8s.io/v1", "RuntimeClass", json!({"overhead": {"podFixed": {"cpu": "500u"}}})),
+            ("v1", "Pod", json!({"spec": {"volumes": [{"emptyDir": {"sizeLimit": "500u"}}]}})),
+            (
+                "v1",
+                "Pod",
+                json!({"status": {"nodeAllocatableResourceClaimStatuses": [{"resources": {"cpu": "500u"}}]}}),
+            ),
+        ] {
+            check(api_version, kind, object.clone(), object);
+        }
+    }
+
+    #[test]
+    fn null_in_a_map_of_bytes_becomes_empty() {
+        check("v1", "Secret", json!({"data": {"a": null}}), json!({"data": {"a": ""}}));
+        check("v1", "ConfigMap", json!({"binaryData": {"a": null}}), json!({"binaryData": {"a": ""}}));
+    }
+
+    #[test]
+    fn times_are_normalized_as_in_go() {
+        let lease = |renew: Value| json!({"spec": {"renewTime": renew}});
+        let written = lease(json!("2020-01-01T00:00:00.123456+02:00"));
+        check("coordination.k8s.io/v1", "Lease", written, lease(json!("2019-12-31T22:00:00.123456Z")));
+        let taint = |time: &str| json!({"spec": {"taints": [{"key": "a", "timeAdded": time}]}});
+        check("v1", "Node", taint("2020-01-01T00:00:00.5+01:00"), taint("2019-12-31T23:00:00Z"));
+        let why = "parsing time \"2020-01-01T00:00:00Z\" as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse \"Z\" as \".000000\"";
+        let written = lease(json!("2020-01-01T00:00:00Z"));
+        assert_eq!(fitted("coordination.k8s.io/v1", "Lease", written), Err(why.to_owned()));
+        assert!(fitted("v1", "Node", taint("yesterday")).is_err());
+    }
+
+    #[test]
+    fn bytes_must_be_base64_and_are_normalized() {
+        let webhook = |bundle: &str| json!({"webhooks": [{"clientConfig": {"caBundle": bundle}}]});
+        let of =
+            |bundle: &str| fitted("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", webhook(bundle));
+        assert_eq!(of("eHh4\neHh4\n"), Ok(webhook("eHh4eHh4")));
+        assert_eq!(of("${CA_BUNDLE}"), Err("illegal base64 data at input byte 0".to_owned()));
+        let Value::Object(mut secret) = json!({"data": {"a": "!"}}) else { panic!("not an object") };
+        let expected = Expected { error_style: TypeErrorStyle::Converter, ..of_kind("v1", "Secret") };
+        let id = message_of("v1", "Secret").expect("a built-in kind");
+        let why = "error decoding from json: illegal base64 data at input byte 0";
+        assert_eq!(normalize(expected, id, &mut secret), Err(why.to_owned()));
+    }
+
+    #[test]
+    fn empty_scaling_policies_are_not_removed() {
+        let hpa = |policies: Value| json!({"spec": {"behavior": {"scaleUp": {"policies": policies}}}});
+        check("autoscaling/v2", "HorizontalPodAutoscaler", hpa(json!([])), hpa(json!([])));
+        let metrics = json!({"spec": {"metrics": []}});
+        check("autoscaling/v2", "HorizontalPodAutoscaler", metrics, json!({"spec": {}}));
+    }
+
+    #[test]
+    fn null_in_a_list_becomes_the_zero_value() {
+        let pod = |args: Value| json!({"spec": {"containers": [{"name": "c", "args": args}]}});
+        check("v1", "Pod", pod(json!([null, "x"])), pod(json!(["", "x"])));
+        check("v1", "Pod", json!({"spec": {"containers": [null]}}), json!({"spec": {"containers": [{}]}}));
+        let groups = |groups: Value| json!({"spec": {"securityContext": {"supplementalGroups": groups}}});
+        check("v1", "Pod", groups(json!([null, 1])), groups(json!([0, 1])));
+        let data = json!({"data": [null]});
+        check("apps/v1", "ControllerRevision", data.clone(), data);
+    }
+
+    #[test]
+    fn bytes_and_times_of_a_definition_are_normalized() {
+        let definition = |bundle: &str, time: &str| {
+            json!({"spec": {"conversion": {"webhook": {"clientConfig": {"caBundle": bundle}}}},
+                "status": {"conditions": [{"type": "Established", "lastTransitionTime": time}]}})
+        };
+        let of = |object: Value| fitted("apiextensions.k8s.io/v1", "CustomResourceDefinition", object);
+        let written = definition("eHh4\neHh4", "2020-01-01T01:00:00+01:00");
+        assert_eq!(of(written), Ok(definition("eHh4eHh4", "2020-01-01T00:00:00Z")));
+        let illegal = Err("illegal base64 data at input byte 0".to_owned());
+        assert_eq!(of(definition("${CA_BUNDLE}", "2020-01-01T00:00:00Z")), illegal);
+        assert!(of(definition("eHh4", "yesterday")).is_err());
     }
 
     #[test]
@@ -384,7 +530,7 @@ mod tests {
             assert_eq!(fitted(api_version, kind, object), Err(expected));
         }
         let (expected, id) =
-            (of("apps/v1", "Deployment"), message_of("apps/v1", "Deployment").expect("a built-in kind"));
+            (of_kind("apps/v1", "Deployment"), message_of("apps/v1", "Deployment").expect("a built-in kind"));
         let expected = Expected { error_style: TypeErrorStyle::Converter, ..expected };
         for (spec, outcome) in [
             (json!({"replicas": "3"}), Err("unrecognized type: int32")),
@@ -406,13 +552,7 @@ mod tests {
     #[test]
     fn unknown_fields_are_removed_but_not_reported_after_a_type_error() {
         let id = message_of("apps/v1", "Deployment").expect("a built-in kind");
-        let expected = Expected {
-            group: "apps",
-            version: "v1",
-            kind: "Deployment",
-            form: None,
-            error_style: TypeErrorStyle::Decoder,
-        };
+        let expected = Expected::builtin("apps", "v1", "Deployment");
         let Value::Object(mut object) = json!({"spec": {"replicas": "3", "paused": false, "odd": 1,
             "selector": [{"odd": 1}], "template": {"spec": {"containers": {"odd": 1}, "odd": 2}}}})
         else {
@@ -431,9 +571,9 @@ mod tests {
         let Value::Object(mut object) = object else { panic!("no object") };
         assert_eq!(has_unknown(&object, id), !expected.is_empty(), "{object:?}");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let of_kind = Expected { group, version, kind, form: None, error_style: TypeErrorStyle::Decoder };
+        let expected_kind = Expected::builtin(group, version, kind);
         assert_eq!(
-            normalize(of_kind, id, &mut object),
+            normalize(expected_kind, id, &mut object),
             Ok(expected.iter().map(ToString::to_string).collect()),
             "{kind}"
         );

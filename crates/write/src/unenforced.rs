@@ -66,7 +66,7 @@ pub(super) fn warning(request: &WriteRequest<'_>, body: &WriteBody, enforced: En
     };
     let json = match body {
         WriteBody::Object(object) => object.json_slice(),
-        WriteBody::Json(json) => json,
+        WriteBody::DryRun(json) | WriteBody::Json(json) => json,
         WriteBody::Status(_) | WriteBody::List(..) => return None,
     };
     has_part(json, unenforced.part).then(|| {
@@ -115,7 +115,7 @@ mod tests {
             let found = listwatch_kinds::KINDS.iter().find(|found| found.kind == kind).unwrap();
             assert!(found.unenforced.is_some(), "{kind} has no warning without its plugin");
         }
-        assert_eq!(plugin_of("ServiceCIDR"), None);
+        assert_eq!(plugin_of("ConfigMap"), None);
     }
 
     #[test]

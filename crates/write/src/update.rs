@@ -49,25 +49,19 @@ async fn update(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRe
     let resource = write.resource;
     let first = decode_body(write.registry, resource, request, options.field_validation)?;
     check_name(metadata(&first.object), write.name)?;
-    let mut warnings = first.warnings;
-    let mut of_strategy = Vec::new();
+    let warnings = first.warnings;
     let uid = Some(meta::text(metadata(&first.object), "uid").to_owned()).filter(|uid| !uid.is_empty());
     let creates = resource.rules.create_on_update && write.subresource.is_none();
     let absent = if creates { Absent::Create } else { Absent::NotFound };
     let key = resource.key(request.namespace, write.name)?;
     // The first attempt takes the decoded tree. The rare second attempt decodes the body again.
     let mut first = Some(first.object);
-    let make = |base: Option<Base<'_>>| {
-        let object = match first.take() {
-            Some(object) => object,
-            None => decode_body(write.registry, resource, request, options.field_validation)?.object,
-        };
-        of_strategy = write.warnings(&object, base.map(|base| base.object));
-        Ok(object)
+    let make = |_: Option<Base<'_>>| match first.take() {
+        Some(object) => Ok(object),
+        None => decode_body(write.registry, resource, request, options.field_validation).map(|decoded| decoded.object),
     };
     let done = write.run(&key, uid.as_deref(), absent, make).await?;
-    warnings.extend(of_strategy);
-    done.response(write, &key, warnings).await
+    done.response(write, warnings).await
 }
 
 /// Patches an object, or the part of the object that a subresource holds.
@@ -87,7 +81,7 @@ async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
     let write = &Write { dry_run: options.dry_run, decode_errors, ..*write };
     let key = resource.key(request.namespace, write.name)?;
     let at = merge_keys::of_kind(&resource.group, &resource.version, &resource.kind);
-    let mut patcher = Patcher::new(patch_type, request, options.field_validation)?;
+    let patcher = Patcher::new(patch_type, request, options.field_validation);
     let mut warnings = Vec::new();
     let make = |base: Option<Base<'_>>| {
         let Some(base) = base else { return Err(Status::not_found(resource.gr(), write.name)) };
@@ -97,12 +91,10 @@ async fn patch(write: &Write<'_>, request: &WriteRequest<'_>) -> Result<WriteRes
         let metadata = metadata_mut(&mut object);
         set_namespace(resource, request.namespace, metadata)?;
         check_name(metadata, write.name)?;
-        warnings.extend(meta::dedup_owners(metadata));
-        warnings.extend(write.warnings(&object, Some(base.object)));
         Ok(object)
     };
     let done = write.run(&key, None, Absent::NotFound, make).await?;
-    done.response(write, &key, warnings).await
+    done.response(write, warnings).await
 }
 
 /// The type and the options of a PATCH.
@@ -125,7 +117,6 @@ pub(super) struct Patcher<'a> {
     patch_type: PatchType,
     body: &'a [u8],
     validation: FieldValidation,
-    parsed: Option<ParsedPatch>,
 }
 
 /// The context of the object that a patch changes.
@@ -136,29 +127,22 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Patcher<'a> {
-    /// Parses the patch once, so that a malformed patch fails before any read.
-    ///
-    /// # Errors
-    /// 400 for a malformed patch, 413 for too many operations; see [`ParsedPatch::parse`].
-    pub(super) fn new(
-        patch_type: PatchType,
-        request: &'a WriteRequest<'_>,
-        validation: FieldValidation,
-    ) -> Result<Self, Status> {
-        let parsed = Some(ParsedPatch::parse(patch_type, &request.body)?);
-        Ok(Patcher { patch_type, body: &request.body, validation, parsed })
+    /// Parses nothing yet: a patch of an absent object fails with a 404, also if the patch is malformed.
+    pub(super) fn new(patch_type: PatchType, request: &'a WriteRequest<'_>, validation: FieldValidation) -> Self {
+        Patcher { patch_type, body: &request.body, validation }
+    }
+
+    fn parse(&self) -> Result<ParsedPatch, Status> {
+        ParsedPatch::parse(self.patch_type, self.body, self.validation)
     }
 
     /// Applies the patch and checks that the result is of the same kind. Returns the warnings.
     ///
     /// # Errors
-    /// 400 for a malformed directive, 422 for a patch that cannot be applied or a result that is not an object of the
-    /// kind.
-    pub(super) fn apply(&mut self, object: &mut Map, body: Body<'_>) -> Result<Vec<String>, Status> {
-        let parsed = match self.parsed.take() {
-            Some(parsed) => parsed,
-            None => ParsedPatch::parse(self.patch_type, self.body)?,
-        };
+    /// 400 for a malformed patch or directive, 413 for too many operations, 422 for a patch that cannot be applied or a
+    /// result that is not an object of the kind.
+    pub(super) fn apply(&self, object: &mut Map, body: Body<'_>) -> Result<Vec<String>, Status> {
+        let parsed = self.parse()?;
         let kind_counts = parsed.patch.may_change_kind();
         let looks_at_owners = parsed.patch.may_touch_owners();
         if looks_at_owners {
@@ -188,7 +172,7 @@ impl<'a> Patcher<'a> {
             }
             Err(Undecodable::TooLarge) => Err(store::too_large()),
             Err(Undecodable::Text { why, .. }) if self.patch_type == PatchType::StrategicMerge => {
-                Err(not_decodable_from(&ParsedPatch::parse(self.patch_type, self.body)?.patch.shown(), &why))
+                Err(not_decodable_from(&self.parse()?.patch.shown(), &why))
             }
             Err(Undecodable::Text { shown, why }) => {
                 let mut shown = shown.unwrap_or_else(|| std::mem::take(object));

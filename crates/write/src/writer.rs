@@ -1,20 +1,24 @@
 //! [`Writer`]: handles the writes of clients and controllers.
 
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use listwatch_access::{AuthenticatorChain, AuthorizerChain};
 use listwatch_admission::{AdmissionChain, AdmissionPlugins, AdmissionRequest, Operation};
-use listwatch_cacher::ReadError;
+use listwatch_cacher::{ReadError, UndecodableValue};
 use listwatch_json::{Map, Value};
 use listwatch_meta::{Key, KeyRange, ReadAt, Revision, Status, UserInfo};
 use listwatch_registry::{Backend, Registry, Resource, Subresource};
-use listwatch_storage::{Decision, KeyValue, ListQuery};
+use listwatch_storage::{Decision, KeyValue, ListQuery, unreadable_reason};
 use listwatch_validation::clock::Clock;
 use listwatch_wire::query::Query;
 
 use crate::action::Action;
+use crate::address_repair::{AddressPlan, AddressReading, AddressRepair, AddressRepairOutcome, ServiceName};
 use crate::admission::{StoredObjects, is_read_from_cache};
+use crate::cleanups::Cleanups;
 use crate::decode_error::DecodeErrorStyle;
 use crate::expected::Expected;
 use crate::node_ports::{NodePortRepair, NodePorts};
@@ -23,15 +27,15 @@ use crate::pipeline::{ManagedFields, Write};
 use crate::recent::RecentObjects;
 use crate::request::{WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 use crate::request_details::Details;
+use crate::service_cidrs::ServiceCidrs;
 use crate::service_ranges::ServiceRanges;
-use crate::services::Allocators;
 use crate::unenforced::{self, Enforced};
 use crate::version_conversions::VersionConversions;
-use crate::{binding, create, delete, evict, reviews, scale, services, store, token, update};
+use crate::{binding, create, delete, evict, reviews, scale, store, token, update};
 
 /// The page size of [`check_readable`], in objects.
 const CHECK_PAGE_ITEMS: usize = 500;
-/// The maximum number of keys in an error of [`check_readable`].
+/// The maximum number of values in an error of [`check_readable`].
 const UNREADABLE_NAMED_MAX: usize = 100;
 
 /// A request that connects to a pod, a node or a service.
@@ -61,7 +65,9 @@ pub struct Writer {
     backend: Arc<Backend>,
     admission: AdmissionChain,
     ranges: ServiceRanges,
-    node_ports: NodePorts,
+    service_cidrs: Arc<ServiceCidrs>,
+    node_ports: Arc<NodePorts>,
+    cleanups: Cleanups,
     enforced: Enforced,
     /// The trees of recently written objects.
     recent: RecentObjects,
@@ -70,11 +76,14 @@ pub struct Writer {
 impl Writer {
     /// Creates a writer for the state of a server, with these admission plugins.
     pub fn new(backend: Arc<Backend>, admission: AdmissionChain) -> Self {
+        let ranges = ServiceRanges::default();
         Writer {
             backend,
             admission,
-            ranges: ServiceRanges::default(),
-            node_ports: NodePorts::default(),
+            service_cidrs: Arc::new(ServiceCidrs::new(&ranges)),
+            ranges,
+            node_ports: Arc::default(),
+            cleanups: Cleanups::default(),
             enforced: Enforced::default(),
             recent: RecentObjects::default(),
         }
@@ -84,8 +93,22 @@ impl Writer {
     /// the same ranges.
     #[must_use]
     pub fn with_service_ranges(mut self, ranges: ServiceRanges) -> Self {
+        self.service_cidrs = Arc::new(ServiceCidrs::new(&ranges));
         self.ranges = ranges;
         self
+    }
+
+    /// Completes the deletions of services whose requests were dropped. Their addresses, node ports and Endpoints would
+    /// otherwise remain. Call this method in one task for the life of the server. After the task was aborted,
+    /// [`Writer::finish_cleanups`] completes the rest.
+    pub async fn run_cleanups(&self) -> Infallible {
+        self.cleanups.run().await
+    }
+
+    /// Completes the deletions of services whose requests were dropped, and returns when none is left. Call this method
+    /// during the shutdown, after the last request.
+    pub async fn finish_cleanups(&self) {
+        self.cleanups.finish().await;
     }
 
     #[cfg(test)]
@@ -123,9 +146,14 @@ impl Writer {
         self
     }
 
-    /// Returns the ranges from which addresses and node ports of services are allocated.
+    /// Returns the ranges of the flags, from which addresses and node ports of services are allocated.
     pub fn service_ranges(&self) -> &ServiceRanges {
         &self.ranges
+    }
+
+    /// Returns the ranges of cluster addresses, which include those of stored ServiceCIDRs.
+    pub fn service_cidrs(&self) -> &Arc<ServiceCidrs> {
+        &self.service_cidrs
     }
 
     /// Returns the server state that this writer uses.
@@ -196,6 +224,8 @@ impl Writer {
             subresource,
             namespace: request.namespace,
             name: request.name.unwrap_or_default(),
+            verb: request.verb.as_str(),
+            path_name: request.name.unwrap_or_default(),
             manager: &manager,
             ..self.begin(&registry, resource, request.user, clock, context)
         };
@@ -260,12 +290,16 @@ impl Writer {
             context,
             query: None,
             ranges: &self.ranges,
+            service_cidrs: &self.service_cidrs,
             node_ports: &self.node_ports,
+            cleanups: &self.cleanups,
             registry,
             resource,
             subresource: None,
             namespace: None,
             name: "",
+            verb: "",
+            path_name: "",
             dry_run: false,
             decode_errors: DecodeErrorStyle::Body,
             manager: "",
@@ -276,11 +310,12 @@ impl Writer {
         }
     }
 
-    /// Runs the admission plugins for a request that connects to an object (`handlers.ConnectResource`).
+    /// Runs the admission plugins for a request that connects to an object (`handlers.ConnectResource`). Returns the
+    /// options, which plugins may have changed.
     ///
     /// # Errors
-    /// The error of the first plugin that rejects the request; 500 if a plugin changes the options.
-    pub async fn admit_connect(&self, connect: &ConnectRequest<'_>, context: &WriteContext) -> Result<(), Status> {
+    /// The error of the first plugin that rejects the request.
+    pub async fn admit_connect(&self, connect: &ConnectRequest<'_>, context: &WriteContext) -> Result<Map, Status> {
         let resource = connect.resource;
         let kind = connect.options.get("kind").and_then(Value::as_str).unwrap_or_default();
         let registry = self.backend.registry();
@@ -291,6 +326,8 @@ impl Writer {
             body: Some(Expected { kind, ..Expected::of(resource) }),
             query: None,
             dry_run: false,
+            verb: "connect",
+            path_name: connect.name,
             deletion: None,
             deadline: context.deadline,
             revision: None,
@@ -315,25 +352,30 @@ impl Writer {
         };
         let mut options = connect.options.clone();
         self.admission.mutate(&request, &mut options).await?;
-        if options != *connect.options {
-            return Err(Status::internal("an admission plugin changed the options of a connection"));
-        }
-        self.admission.validate(&request, &options).await
+        self.admission.validate(&request, &options).await?;
+        Ok(options)
     }
 
-    /// Evaluates a review of users, tokens or permissions.
+    /// Evaluates a review of users, tokens or permissions. The recorder of the context collects the warnings of admission
+    /// plugins.
     ///
     /// # Errors
-    /// 400 for a body that does not decode as the review, 422 for an invalid review.
+    /// 400 for a body that does not decode as the review, 422 for an invalid review, and the error of the first plugin
+    /// that rejects the review.
     pub async fn review(
         &self,
         authenticators: &AuthenticatorChain,
         authorizers: &AuthorizerChain,
         request: &WriteRequest<'_>,
+        context: &WriteContext,
     ) -> Result<WriteResponse, Status> {
-        let api_audiences = self.backend.tokens().options().audiences();
-        let registry = self.backend.registry();
-        reviews::review(&registry, authenticators, authorizers, api_audiences, request.user, request).await
+        let (registry, clock) = (self.backend.registry(), Clock::default());
+        let write = Write {
+            query: Some(request.query),
+            namespace: request.namespace,
+            ..self.begin(&registry, request.resource, request.user, &clock, context)
+        };
+        reviews::review(&write, authenticators, authorizers, request).await
     }
 
     /// Changes the status, finalizers or owner references of one object, on behalf of a controller. Conflicts are
@@ -360,19 +402,9 @@ impl Writer {
                 Amendment::Write | Amendment::Leave => Decision::Nothing,
             })
         };
-        let backend = &self.backend;
-        let done = store::run(backend, resource, key, false, decide).await?;
-        if let store::WriteOutcome::Deleted { previous, revision: Some(at) } = done {
-            let released = store::parse(&previous)?;
-            let allocators = Allocators {
-                backend,
-                registry: &backend.registry(),
-                ranges: &self.ranges,
-                node_ports: &self.node_ports,
-            };
-            services::release_unused(allocators, resource, &released, None, at).await;
-        }
-        Ok(())
+        let (registry, clock, context) = (self.backend.registry(), Clock::default(), WriteContext::default());
+        let write = self.begin(&registry, resource, UserInfo::admin(), &clock, &context);
+        write.amend(key, decide).await
     }
 
     /// Repairs the allocated node ports from the stored services. `repair` contains the results of earlier repairs.
@@ -382,6 +414,40 @@ impl Writer {
     /// attempt.
     pub async fn repair_node_ports(&self, repair: &mut NodePortRepair) -> Result<(), Status> {
         repair.run_once(&self.backend, &self.ranges, &self.node_ports).await
+    }
+
+    /// Reads all services and the claims of cluster addresses, for a full repair ([`AddressReading::plan`]).
+    ///
+    /// # Errors
+    /// 500 when the store cannot list the services and claims.
+    pub async fn read_addresses(&self) -> Result<AddressReading, Status> {
+        let clock = Clock::default();
+        self.address_repair(&clock).read().await
+    }
+
+    /// Makes the changes of a full repair of the claims of cluster addresses. A change that fails is logged. Stops if the
+    /// store rejects many changes in a row.
+    pub async fn apply_address_plan(&self, plan: &mut AddressPlan) -> AddressRepairOutcome {
+        let clock = Clock::default();
+        self.address_repair(&clock).carry_out(plan).await
+    }
+
+    /// Repairs the claims of the cluster addresses of one service. A change that fails is logged. `claimed` is the address
+    /// of a [`PendingClaim`](crate::PendingClaim): if the service does not have the address, its old claim is deleted.
+    ///
+    /// # Errors
+    /// 500 when the store cannot read the service or a claim.
+    pub async fn repair_addresses_of(
+        &self,
+        service: &ServiceName,
+        claimed: Option<Ipv4Addr>,
+    ) -> Result<AddressRepairOutcome, Status> {
+        let clock = Clock::default();
+        self.address_repair(&clock).run_for(service, claimed).await
+    }
+
+    pub(crate) fn address_repair<'a>(&'a self, clock: &'a Clock) -> AddressRepair<'a> {
+        AddressRepair { backend: &self.backend, service_cidrs: &self.service_cidrs, clock }
     }
 
     /// Deletes one object like a client's request with `propagationPolicy=Background`.
@@ -460,13 +526,16 @@ pub async fn check_readable(backend: &Backend, resource: &Resource, range: &KeyR
     loop {
         let query = ListQuery { range: range.clone(), at: None, limit: CHECK_PAGE_ITEMS };
         let page = backend.storage().list(query).await.map_err(Status::internal)?;
-        let keys = page.items.iter().filter(|item| !store::is_readable(&item.value)).map(|item| item.key.clone());
-        unreadable.extend(keys.take(UNREADABLE_NAMED_MAX - unreadable.len()));
+        let values = page.items.iter().filter(|item| !store::is_readable(&item.value)).map(|item| {
+            let reason = unreadable_reason(&item.value).unwrap_or("the stored value is not an object").into();
+            UndecodableValue { key: item.key.clone(), reason }
+        });
+        unreadable.extend(values.take(UNREADABLE_NAMED_MAX - unreadable.len()));
         // The check stops after the first page with an unreadable object.
         match page.items.last().filter(|_| page.more && unreadable.is_empty()) {
             Some(last) => range = range.starting_at(&format!("{}\0", last.key)),
             None if unreadable.is_empty() => return Ok(()),
-            None => return Err(ReadError::Undecodable { keys: unreadable }.status(resource.gr())),
+            None => return Err(ReadError::Undecodable(unreadable).status(resource.gr())),
         }
     }
 }

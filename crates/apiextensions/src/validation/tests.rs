@@ -191,7 +191,7 @@ fn webhook_conversion_needs_client_config_and_review_version() {
         json!({"strategy": "Webhook", "webhook": {
         "conversionReviewVersions": reviews, "clientConfig": client}})
     };
-    let service = || json!({"service": {"name": "a", "namespace": "b"}});
+    let service = || json!({"service": {"name": "a", "namespace": "b", "port": 443}});
     check("/spec/conversion", webhook(service(), json!(["v1"])), &[]);
     check(
         "/spec/conversion",
@@ -208,6 +208,83 @@ fn webhook_conversion_needs_client_config_and_review_version() {
             "spec.conversion.webhookClientConfig: Forbidden: should not be set when strategy is not set to Webhook",
             "spec.conversion.conversionReviewVersions: Forbidden: should not be set when strategy is not set to Webhook",
         ],
+    );
+}
+
+#[test]
+fn conversion_webhook_with_an_invalid_address_or_review_version_is_rejected() {
+    let check = |client: Value, reviews: Value, expected: &[&str]| {
+        let conversion =
+            json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": reviews, "clientConfig": client}});
+        let expected: Vec<String> = expected.iter().map(|error| format!("spec.conversion.{error}")).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        super::tests::check("/spec/conversion", conversion, &expected);
+    };
+    const FORM: &str = "; desired format: https://host[/path]";
+    let at = "webhookClientConfig.url: Invalid value";
+    check(json!({"url": "https://host/path"}), json!(["v1"]), &[]);
+    check(
+        json!({"url": "http://u:p@host/p?a=b#c"}),
+        json!(["v1"]),
+        &[
+            &format!("{at}: \"http\": 'https' is the only allowed URL scheme{FORM}"),
+            &format!("{at}: \"u:p\": user information is not permitted in the URL"),
+            &format!("{at}: \"c\": fragments are not permitted in the URL"),
+            &format!("{at}: \"a=b\": query parameters are not permitted in the URL"),
+        ],
+    );
+    check(
+        json!({"service": {"name": "", "namespace": "n", "port": 0, "path": "/a//b"}}),
+        json!(["v1"]),
+        &[
+            // kube-apiserver swaps the names of the fields.
+            "webhookClientConfig.service.namespace: Required value",
+            "webhookClientConfig.service.port: Invalid value: 0: port is not valid: must be between 1 and 65535, inclusive",
+            "webhookClientConfig.service.path: Invalid value: \"/a//b\": segment[1] may not be empty",
+        ],
+    );
+    let duplicate = "conversionReviewVersions[1]: Invalid value: \"v1\": duplicate version";
+    check(json!({"url": "https://host"}), json!(["v1", "v1"]), &[duplicate]);
+    let malformed = format!("conversionReviewVersions[1]: Invalid value: \"V 2\": {LABEL}");
+    check(json!({"url": "https://host"}), json!(["v1", "V 2"]), &[&malformed]);
+}
+
+#[test]
+fn ca_bundle_of_an_established_definition_cannot_become_invalid() {
+    let with = |bundle: &str, established: &str| {
+        let mut changed = definition();
+        let conversion = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://host", "caBundle": bundle}}});
+        set(&mut changed, "/spec/conversion", conversion);
+        set(&mut changed, "/status/conditions", json!([{"type": "Established", "status": established}]));
+        map(changed)
+    };
+    const INVALID: &str = "bm90IGEgY2VydGlmaWNhdGU=";
+    let check = |old: (&str, &str), new: &str, expected: &[&str]| {
+        let errors = validate_update(&with(new, old.1), &with(old.0, old.1));
+        assert_eq!(texts(&errors), expected, "{old:?} {new}");
+    };
+    assert_eq!(texts(&validate(&with(INVALID, "False"))), [""; 0], "a new definition may have it");
+    check(("", "False"), INVALID, &[]);
+    check((INVALID, "True"), INVALID, &[]);
+    let error = format!(
+        "spec.conversion.webhookClientConfig.caBundle: Invalid value: \"{INVALID}\": unable to load root certificates: unable to parse bytes as PEM block"
+    );
+    check(("", "True"), INVALID, &[&error]);
+}
+
+#[test]
+fn selectable_fields_that_all_versions_share_need_a_schema_that_all_versions_share() {
+    let version = |name: &str, kind: &str| {
+        json!({"name": name, "served": true, "storage": name == "v1", "selectableFields": [{"jsonPath": ".spec.size"}],
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {
+                "size": {"type": "string"}, "other": {"type": kind}}}}}}})
+    };
+    check("/spec/versions", json!([version("v1", "string"), version("v2", "string")]), &[]);
+    check(
+        "/spec/versions",
+        json!([version("v1", "string"), version("v2", "integer")]),
+        &[r#"spec.selectableFields: Invalid value: "": may only be set when validations.schema is included"#],
     );
 }
 
@@ -261,4 +338,103 @@ fn update_rejects_changed_scope_and_dropped_stored_version() {
             .starts_with("status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was")),
         "{text:?}"
     );
+}
+
+/// Validates an update between two definitions with these members of the spec, and compares the errors.
+fn check_update(old: &[(&str, Value)], new: &[(&str, Value)], expected: &[&str]) {
+    let with = |members: &[(&str, Value)]| {
+        let mut changed = definition();
+        members.iter().for_each(|(pointer, value)| set(&mut changed, &format!("/spec/{pointer}"), value.clone()));
+        map(changed)
+    };
+    assert_eq!(texts(&validate_update(&with(new), &with(old))), expected, "{old:?} {new:?}");
+}
+
+const SCHEMA: &str = "versions/0/schema/openAPIV3Schema";
+const AT: &str = "spec.validation.openAPIV3Schema";
+
+fn preserves() -> (&'static str, Value) {
+    ("preserveUnknownFields", json!(true))
+}
+
+fn schema(properties: Value) -> (&'static str, Value) {
+    (SCHEMA, json!({"type": "object", "properties": properties}))
+}
+
+#[test]
+fn stored_non_structural_schema_may_stay_while_unknown_fields_are_preserved() {
+    let untyped = schema(json!({"a": {}}));
+    let error = format!("{AT}.properties[a].type: Required value: must not be empty for specified object fields");
+    let old = [preserves(), untyped.clone()];
+    check_update(&old, &old, &[]);
+    check_update(&old, &[preserves(), schema(json!({"a": {}, "b": {}})), ("names/shortNames", json!(["w"]))], &[]);
+    check_update(&old, std::slice::from_ref(&untyped), &[&error]);
+    check_update(&[preserves()], &old, &[&error]);
+    check_update(&old, &[schema(json!({"a": {"type": "string"}}))], &[]);
+    // Some features need a structural schema.
+    check_update(&old, &[preserves(), schema(json!({"a": {}, "b": {"x-kubernetes-int-or-string": true}}))], &[&error]);
+    check_update(
+        &old,
+        &[preserves(), schema(json!({"a": {}, "b": {"type": "string", "default": "x"}}))],
+        &[
+            "spec.preserveUnknownFields: Invalid value: true: must be false in order to use defaults in the schema",
+            &error,
+        ],
+    );
+    // Some rules apply to every schema.
+    let unique = format!(
+        "{AT}.properties[a].uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+    );
+    check_update(&old, &[preserves(), schema(json!({"a": {"uniqueItems": true}}))], &[&unique]);
+}
+
+#[test]
+fn update_may_keep_violations_of_rules_that_became_stricter() {
+    let kept = |property: Value| {
+        let with = |name: &str| [schema(json!({name: property}))];
+        check_update(&with("a"), &with("b"), &[]);
+        let mut new = definition();
+        set(&mut new, &format!("/spec/{SCHEMA}"), with("a")[0].1.clone());
+        assert_ne!(texts(&validate(&map(new))), [""; 0], "{property}");
+    };
+    kept(json!({"type": "file"}));
+    kept(json!({"type": "object", "properties": {"b": {"type": "string"}}, "default": {"c": 1}}));
+    kept(json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "object"}}));
+    kept(json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "properties": {"k": {"type": "string"}}}}));
+}
+
+#[test]
+fn update_may_keep_versions_without_schemas_if_unknown_fields_are_preserved() {
+    let none = ("versions/0/schema", Value::Null);
+    let required = "spec.versions[0].schema.openAPIV3Schema: Required value";
+    check_update(&[preserves(), none.clone()], &[preserves(), none.clone()], &[]);
+    check_update(&[], std::slice::from_ref(&none), &[required]);
+    let pruned = format!("{required}: because otherwise all fields are pruned");
+    check_update(std::slice::from_ref(&none), std::slice::from_ref(&none), &[&pruned]);
+    check_update(std::slice::from_ref(&none), &[none.clone(), ("versions/0/served", json!(false))], &[]);
+}
+
+#[test]
+fn update_may_keep_too_many_selectable_fields_and_unknown_review_versions() {
+    let fields = |count: usize| {
+        let names: Vec<String> = (0..count).map(|index| format!("f{index}")).collect();
+        let properties: Map = names.iter().map(|name| (name.clone(), json!({"type": "string"}))).collect();
+        let paths: Vec<Value> = names.iter().map(|name| json!({"jsonPath": format!(".{name}")})).collect();
+        [schema(Value::Object(properties)), ("versions/0/selectableFields", Value::Array(paths))]
+    };
+    check_update(&fields(9), &fields(9), &[]);
+    let error = "spec.selectableFields: Too many: 9: must have at most 8 items";
+    check_update(&fields(8), &fields(9), &[error]);
+    check_update(&fields(10), &fields(9), &[error]);
+
+    let reviews = |versions: &[&str]| {
+        let webhook = json!({"conversionReviewVersions": versions, "clientConfig": {"url": "https://host"}});
+        [("conversion", json!({"strategy": "Webhook", "webhook": webhook}))]
+    };
+    check_update(&reviews(&["v9"]), &reviews(&["v8"]), &[]);
+    let error =
+        r#"spec.conversion.conversionReviewVersions: Invalid value: ["v8"]: must include at least one of v1, v1beta1"#;
+    check_update(&reviews(&["v1"]), &reviews(&["v8"]), &[error]);
+    check_update(&[], &reviews(&["v8"]), &[error]);
 }

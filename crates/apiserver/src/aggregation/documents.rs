@@ -1,12 +1,13 @@
 //! Discovery and OpenAPI of this server and of extension servers, merged at the first request.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use listwatch_aggregator::{
     Aggregator, ApiService, RemoteDocuments, V3Index, api_group_list, merge_aggregated, merge_v2, merge_v3_index,
 };
-use listwatch_discovery::openapi::{self, OpenApi};
+use listwatch_discovery::openapi::{self, OpenApi, Version2};
+use listwatch_discovery::{ServedZpages, root_paths};
 use listwatch_json::Value;
 use listwatch_meta::Status;
 use listwatch_registry::{Backend, Registry};
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 
-use crate::documents::{Document, Documents, aggregated_or};
+use crate::documents::{Document, DocumentRequest, Documents, OpenApiV2, aggregated_or, build_failed};
 
 /// The merged documents of the current state.
 ///
@@ -51,9 +52,8 @@ pub(super) struct Merged {
     aggregated: listwatch_discovery::Document,
     index: V3Index,
     index_document: listwatch_discovery::Document,
-    openapi_v2: OnceLock<listwatch_discovery::Document>,
-    /// A lock that is held while the OpenAPI v2 document is merged.
-    merging_v2: Arc<tokio::sync::Mutex<()>>,
+    /// The OpenAPI v2 document, which is merged when a form is encoded.
+    openapi_v2: OpenApiV2,
 }
 
 impl Sources {
@@ -70,11 +70,6 @@ impl Sources {
 impl MergedDocuments {
     pub(super) fn new(backend: Arc<Backend>, local: Arc<Documents>, aggregator: Arc<Aggregator>) -> Self {
         MergedDocuments { backend, local, aggregator, present: Mutex::default(), merging: Arc::default() }
-    }
-
-    /// Returns the OpenAPI documents of this server.
-    pub(super) fn local_openapi(&self) -> Arc<OpenApi> {
-        self.local.openapi(&self.backend.registry())
     }
 
     fn sources(&self) -> Sources {
@@ -104,8 +99,16 @@ impl MergedDocuments {
         let present = self.present.lock().clone();
         match present.filter(|present| present.sources.has_changes_of_clients(&self.sources())) {
             Some(present) => Ok(present),
-            None => self.merge(merging).await.map_err(|error| Status::internal(error.to_string())),
+            None => self.merge(merging).await.map_err(|error| build_failed(&error)),
         }
+    }
+
+    /// Returns the document of `/`. An extension server is listed from the creation of its APIService on.
+    pub(super) fn root_paths(&self, zpages: ServedZpages) -> Document {
+        let services = self.aggregator.services();
+        let remote = services.iter().filter(|service| service.is_remote());
+        let remote = remote.map(|service| (service.group.as_str(), service.version.as_str()));
+        Document::json(root_paths(&self.backend.registry(), zpages, remote))
     }
 
     /// Merges the documents of the current state. The merge completes even if the caller drops its future.
@@ -128,31 +131,33 @@ impl Merged {
     fn new(local: &Documents, sources: Sources) -> Self {
         let Sources { registry, services, remote } = &sources;
         let aggregated = merge_aggregated(&parse(&local.aggregated_apis(registry)), services, &remote.discovery());
-        let local_index = parse(&local.openapi(registry).v3_index().body);
+        let openapi = local.openapi(registry);
+        let local_index = parse(&openapi.v3_index().body);
         let indexes = by_priority(services).filter_map(|service| {
             let index = remote.by_name.get(&service.name)?.openapi_v3.as_deref()?;
             Some((service.name.as_str(), index))
         });
         let index = merge_v3_index(&local_index, indexes);
+        let merged_sources = sources.clone();
+        let version2 = Version2::new(move || merged_v2(&openapi, &merged_sources));
         Merged {
             groups: Bytes::from(api_group_list(services).to_string()),
             aggregated: listwatch_discovery::Document::new(aggregated.to_string()),
             index_document: listwatch_discovery::Document::new(index.document.to_string()),
             index,
-            openapi_v2: OnceLock::new(),
-            merging_v2: Arc::default(),
+            openapi_v2: OpenApiV2::new(Arc::new(version2)),
             sources,
         }
     }
 
     /// Returns the document of `/apis`.
-    pub(super) fn groups(&self, accept: Option<&str>) -> Result<Document, Status> {
-        aggregated_or(accept, &self.aggregated, || self.groups.clone())
+    pub(super) fn groups(&self, request: DocumentRequest<'_>) -> Result<Document, Status> {
+        aggregated_or(request, &self.aggregated, || Document::negotiated(request, self.groups.clone()))
     }
 
     /// Returns the document of `/openapi/v3`.
-    pub(super) fn openapi_v3(&self) -> Document {
-        Document::of(openapi::JSON, &self.index_document)
+    pub(super) fn openapi_v3(&self, request: DocumentRequest<'_>) -> Document {
+        Document::with_etag(request, openapi::JSON, &self.index_document)
     }
 
     /// Returns the name of the APIService whose server provides a document below `/openapi/v3/`.
@@ -160,36 +165,27 @@ impl Merged {
         self.index.owners.get(path).map(String::as_str)
     }
 
-    /// Returns the document of `/openapi/v2`: the local document merged with the remote documents. The merge takes tens
-    /// of milliseconds on a separate thread. Concurrent requests wait for the merge without occupying a thread.
-    pub(super) async fn openapi_v2(self: Arc<Self>, local: listwatch_discovery::Document) -> Document {
-        let merging = match self.openapi_v2.get() {
-            Some(document) => return Document::of(openapi::JSON, document),
-            None => Arc::clone(&self.merging_v2).lock_owned().await,
-        };
-        let this = Arc::clone(&self);
-        let unmerged = local.clone();
-        let made = tokio::task::spawn_blocking(move || {
-            let _merging = merging;
-            this.openapi_v2
-                .get_or_init(|| {
-                    let mut merged = parse(&local.body);
-                    for service in by_priority(&this.sources.services) {
-                        let remote = this.sources.remote.by_name.get(&service.name);
-                        if let Some(spec) = remote.and_then(|found| found.openapi_v2.as_deref()) {
-                            merge_v2(&mut merged, &parse(spec));
-                        }
-                    }
-                    listwatch_discovery::Document::new(merged.to_string())
-                })
-                .clone()
-        });
-        match made.await {
-            Ok(document) => Document::of(openapi::JSON, &document),
-            // The runtime ends: the local document is still right.
-            Err(_) => Document::of(openapi::JSON, &unmerged),
+    /// Returns the document of `/openapi/v2`: the local document merged with the remote documents. Both forms describe
+    /// all group versions under one ETag (`buildMergeSpecLocked` in
+    /// `kube-aggregator/pkg/controllers/openapi/aggregator`).
+    ///
+    /// # Errors
+    /// 406 if the client accepts no form; 500 if the merge failed.
+    pub(super) async fn openapi_v2(&self, request: DocumentRequest<'_>) -> Result<Document, Status> {
+        self.openapi_v2.answer(request).await
+    }
+}
+
+/// Merges the local version 2 document with the remote documents.
+fn merged_v2(local: &OpenApi, sources: &Sources) -> Value {
+    let mut merged = local.v2_json();
+    for service in by_priority(&sources.services) {
+        let remote = sources.remote.by_name.get(&service.name);
+        if let Some(spec) = remote.and_then(|found| found.openapi_v2.as_deref()) {
+            merge_v2(&mut merged, &parse(spec));
         }
     }
+    merged
 }
 
 /// Returns the remote APIServices, sorted by the priority of group and version, highest first.

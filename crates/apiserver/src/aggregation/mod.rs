@@ -81,24 +81,19 @@ impl Aggregation {
         request: DocumentRequest<'_>,
     ) -> Option<Result<Document, Status>> {
         match segments {
-            ["apis"] => Some(self.documents.current().await.and_then(|merged| merged.groups(request.accept))),
+            [] | ["index.html"] => Some(Ok(self.documents.root_paths(request.zpages))),
+            ["apis"] => Some(self.documents.current().await.and_then(|merged| merged.groups(request))),
             ["apis", group] => {
                 let services = self.aggregator.services();
                 let is_remote = services.iter().any(|service| service.group == *group && service.is_remote());
                 let document = is_remote.then(|| api_group(&services, group)).flatten()?;
-                Some(Ok(Document::json(Bytes::from(document.to_string()))))
+                Some(Document::negotiated(request, Bytes::from(document.to_string())))
             }
-            ["openapi", "v2"] => {
-                let (content_type, spec) = self.documents.local_openapi().v2(request.accept)?;
-                // The binary form describes local group versions only.
-                let is_json = content_type == listwatch_discovery::openapi::JSON;
-                match (is_json, self.documents.current().await) {
-                    (false, _) => None,
-                    (true, Ok(merged)) => Some(Ok(merged.openapi_v2(spec).await)),
-                    (true, Err(status)) => Some(Err(status)),
-                }
-            }
-            ["openapi", "v3"] => Some(self.documents.current().await.map(|merged| merged.openapi_v3())),
+            ["openapi", "v2"] => match self.documents.current().await {
+                Ok(merged) => Some(merged.openapi_v2(request).await),
+                Err(status) => Some(Err(status)),
+            },
+            ["openapi", "v3"] => Some(self.documents.current().await.map(|merged| merged.openapi_v3(request))),
             _ => None,
         }
     }

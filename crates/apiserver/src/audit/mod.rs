@@ -14,15 +14,15 @@ mod queue;
 mod request;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use listwatch_audit::{BatchOptions, Event, EventForm, Level, LogFile, Policy, RotationOptions, Truncation};
+use listwatch_audit::{AuditCounters, BatchOptions, Event, EventForm, LogFile, Policy, RotationOptions, Truncation};
 use listwatch_outbound::Client;
 
 pub(crate) use self::payload::{json_payload, list_payload, request_payload};
-use self::queue::{Queue, Target};
-pub(crate) use self::request::AuditedRequest;
+use self::queue::{Queue, Submission, Target};
+pub(crate) use self::request::{AuditedRequest, admission_recorder};
 
 /// Whether requests wait for the audit log (`--audit-log-mode`, `--audit-webhook-mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub struct AuditOptions {
 pub(crate) struct Auditor {
     pub(crate) policy: Policy,
     backends: Vec<Backend>,
-    counters: Arc<Counters>,
+    counters: Arc<AuditCounters>,
 }
 
 #[derive(Debug)]
@@ -106,52 +106,13 @@ struct Backend {
     queue: Arc<Queue>,
 }
 
-/// The counters of `/metrics` (`audit/metrics.go`).
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) events: AtomicU64,
-    /// Requests by [`Level`].
-    pub(crate) levels: [AtomicU64; 4],
-    pub(crate) rejected: AtomicU64,
-    /// The number of lost events, by [`Plugin`].
-    pub(crate) errors: [AtomicU64; 4],
-}
-
-/// The names of [`Counters::errors`].
-pub(crate) const PLUGINS: [&str; 4] = ["log", "webhook", "buffered", "truncate"];
-
-/// The part of the audit log that lost an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plugin {
-    Log,
-    Webhook,
-    Buffered,
-    Truncate,
-}
-
-impl Counters {
-    /// Counts lost events, and logs the cause. The events are not logged, because they may contain secrets.
-    fn lost(&self, plugin: Plugin, count: usize, why: &dyn std::fmt::Display) {
-        let before = self.errors[plugin as usize].fetch_add(count as u64, Ordering::Relaxed);
-        // A full queue loses many events. The log has the first one and every thousandth.
-        if before == 0 || before / 1_000 != (before + count as u64) / 1_000 {
-            let plugin = PLUGINS[plugin as usize];
-            tracing::error!(plugin, lost = before + count as u64, error = %why, "audit events are lost");
-        }
-    }
-
-    pub(crate) fn count_level(&self, level: Level) {
-        self.levels[level as usize].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 impl Auditor {
     /// Opens the files and starts the tasks of the backends, on the current runtime.
     ///
     /// # Errors
     /// A file cannot be opened.
     pub(crate) fn start(options: AuditOptions) -> Result<Arc<Auditor>, String> {
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<AuditCounters>::default();
         let mut backends = Vec::new();
         for AuditBackend { target, mode, batch, truncation } in options.backends {
             let (target, form) = match target {
@@ -179,42 +140,143 @@ impl Auditor {
         Ok(Arc::new(Auditor { policy: options.policy, backends, counters }))
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &AuditCounters {
         &self.counters
     }
 
     /// Passes an event to all backends, and waits for the blocking backends. Returns false if a strict backend failed.
+    /// All backends receive the event even if the future is dropped after its first poll.
     async fn process(&self, event: Event) -> bool {
-        self.counters.events.fetch_add(1, Ordering::Relaxed);
         let mut is_written = true;
-        for Backend { mode, queue } in &self.backends {
-            match mode {
-                AuditMode::Batch => queue.submit(event.clone()),
-                AuditMode::Blocking => drop(queue.write(event.clone()).await),
-                AuditMode::BlockingStrict => is_written &= queue.write(event.clone()).await,
-            }
+        for (mode, submission) in self.submit(&event) {
+            is_written &= submission.written().await || mode != AuditMode::BlockingStrict;
         }
         is_written
     }
 
-    /// Passes an event to all backends without waiting. In the blocking modes a task waits for room in the queue.
-    fn process_detached(&self, event: &Event) {
+    /// Passes an event to all backends without waiting. Returns the submissions to the blocking backends.
+    fn submit(&self, event: &Event) -> Vec<(AuditMode, Submission)> {
         self.counters.events.fetch_add(1, Ordering::Relaxed);
+        let mut submissions = Vec::new();
         for Backend { mode, queue } in &self.backends {
-            let (queue, event) = (Arc::clone(queue), event.clone());
-            match (mode, tokio::runtime::Handle::try_current()) {
-                (AuditMode::Blocking | AuditMode::BlockingStrict, Ok(runtime)) => {
-                    runtime.spawn(async move { queue.write(event).await });
-                }
-                _ => queue.submit(event),
+            match mode {
+                AuditMode::Batch => queue.submit(event.clone()),
+                _ => submissions.push((*mode, queue.submit_and_wait(event.clone()))),
             }
         }
+        submissions
     }
 
     /// Writes the waiting events, and accepts no further events.
     pub(crate) async fn close(&self) {
         for backend in &self.backends {
             backend.queue.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake, Waker};
+
+    use futures_util::FutureExt as _;
+    use listwatch_access::Attributes;
+    use listwatch_audit::{Record, RequestFacts, Stage};
+    use listwatch_meta::UserInfo;
+
+    use super::*;
+
+    fn event(auditor: &Auditor) -> Event {
+        let user = Arc::new(UserInfo::default());
+        let facts = RequestFacts {
+            audit_id: "1".to_owned(),
+            request_uri: "/version".to_owned(),
+            verb: "get".to_owned(),
+            user: Arc::clone(&user),
+            source_ips: Vec::new(),
+            user_agent: String::new(),
+            object_ref: None,
+            received: std::time::SystemTime::UNIX_EPOCH,
+        };
+        let settings = auditor.policy.settings(&Attributes::path(&user, "get", "/version"));
+        Record::new(settings, facts).event(Stage::ResponseComplete, std::time::SystemTime::UNIX_EPOCH).unwrap()
+    }
+
+    fn auditor(directory: &Path, backends: &[(&str, AuditMode, usize)]) -> Arc<Auditor> {
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n";
+        let backends = backends.iter().map(|(name, mode, queue_events_max)| {
+            let backend = AuditBackend::log(directory.join(name).to_str().unwrap());
+            let batch = BatchOptions { queue_events_max: *queue_events_max, ..backend.batch };
+            AuditBackend { mode: *mode, batch, ..backend }
+        });
+        let options = AuditOptions { policy: Policy::parse(policy).unwrap(), backends: backends.collect() };
+        Auditor::start(options).unwrap()
+    }
+
+    fn lines(directory: &Path, name: &str) -> usize {
+        std::fs::read_to_string(directory.join(name)).unwrap().lines().count()
+    }
+
+    #[tokio::test]
+    async fn request_that_ends_during_a_blocking_write_reaches_every_backend() {
+        let directory = tempfile::tempdir().unwrap();
+        let backends = [("blocking", AuditMode::Blocking, 10), ("batch", AuditMode::Batch, 10)];
+        let auditor = auditor(directory.path(), &backends);
+        let answer = auditor.process(event(&auditor)).now_or_never();
+        assert_eq!(answer, None, "the request waits for the write");
+        auditor.close().await;
+        for (name, ..) in backends {
+            assert_eq!(lines(directory.path(), name), 1, "{name}: the event is lost");
+        }
+    }
+
+    /// Counts its wake-ups.
+    #[derive(Default)]
+    struct WakeCounter(AtomicUsize);
+
+    impl Wake for WakeCounter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn taken_batch_wakes_one_waiting_request_for_each_free_place() {
+        const REQUESTS: usize = 300;
+        let directory = tempfile::tempdir().unwrap();
+        let auditor = auditor(directory.path(), &[("log", AuditMode::Blocking, 3)]);
+        let wakes = Arc::new(WakeCounter::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let mut requests: Vec<_> = (0..REQUESTS).map(|_| Box::pin(auditor.process(event(&auditor)))).collect();
+        let written = async {
+            while !requests.is_empty() {
+                requests.retain_mut(|request| request.as_mut().poll(&mut context).is_pending());
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(60), written).await.expect("a request waits for ever");
+        assert_eq!(lines(directory.path(), "log"), REQUESTS);
+        // Each request is woken for a free place, and after the write of its event.
+        let wakes = wakes.0.load(Ordering::Relaxed);
+        assert!(wakes <= 2 * REQUESTS, "{wakes} wake-ups of {REQUESTS} requests");
+        auditor.close().await;
+    }
+
+    #[tokio::test]
+    async fn requests_that_end_before_a_full_queue_has_room_are_written() {
+        let directory = tempfile::tempdir().unwrap();
+        for mode in [AuditMode::Blocking, AuditMode::BlockingStrict] {
+            let name = format!("{mode:?}");
+            let auditor = auditor(directory.path(), &[(&name, mode, 1)]);
+            for _ in 0..500 {
+                let answer = auditor.process(event(&auditor)).now_or_never();
+                assert_eq!(answer, None, "the request waits for the write");
+            }
+            auditor.close().await;
+            assert_eq!(lines(directory.path(), &name), 500, "{name}: an event is lost");
         }
     }
 }

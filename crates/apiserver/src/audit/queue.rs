@@ -5,18 +5,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use listwatch_audit::{BatchOptions, Batcher, Event, EventForm, LogFile, Truncation, split_batch};
+use listwatch_audit::{
+    AuditCounters, BatchOptions, Batcher, Event, EventForm, LogFile, Plugin, Truncation, split_batch,
+};
 use listwatch_outbound::{Backoff, Client};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, oneshot};
-
-use super::{Counters, Plugin};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Maximum number of batches that are sent to one webhook concurrently. Further batches wait in the queue.
 pub(crate) const WEBHOOK_BATCHES_MAX: usize = 16;
 
 /// The time limit of one call of an audit webhook.
 pub(crate) const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The memory of the events that wait for room in a full queue although their requests have ended, in bytes. Each event
+/// counts at least 1 KiB. Further events are lost and counted.
+pub(crate) const DETACHED_BYTES_MAX: usize = 64 << 20;
+/// The permits of these events. Each permit is for 1 KiB.
+const DETACHED_PERMITS: u32 = (DETACHED_BYTES_MAX >> 10) as u32;
 
 /// The destination of the batches of a queue.
 #[derive(Debug)]
@@ -33,7 +39,9 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Arc<State>,
-    counters: Arc<Counters>,
+    counters: Arc<AuditCounters>,
+    /// Limits the events that wait for room after the end of their requests.
+    detached: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -41,7 +49,8 @@ struct State {
     batcher: Mutex<Batcher<Item>>,
     /// Wakes the task when events arrive or the queue is closed.
     changed: Notify,
-    /// Wakes callers that wait for room in the queue or for its end.
+    /// Wakes one caller that waits for room in the queue for each event that the task takes, and all at the end. A caller
+    /// that still finds no room waits for the next batch: a queue without room always has a next batch.
     taken: Notify,
     is_finished: tokio::sync::watch::Sender<bool>,
 }
@@ -66,7 +75,7 @@ impl Queue {
         form: EventForm,
         batch: BatchOptions,
         truncation: Option<Truncation>,
-        counters: Arc<Counters>,
+        counters: Arc<AuditCounters>,
     ) -> Arc<Queue> {
         let state = Arc::new(State {
             batcher: Mutex::new(Batcher::new(batch)),
@@ -82,7 +91,7 @@ impl Queue {
             calls: Arc::new(Semaphore::new(WEBHOOK_BATCHES_MAX)),
         };
         tokio::spawn(run(Arc::clone(&state), writer));
-        Arc::new(Queue { state, counters })
+        Arc::new(Queue { state, counters, detached: Arc::new(Semaphore::new(DETACHED_PERMITS as usize)) })
     }
 
     /// Adds an event, or drops it if the queue is full.
@@ -92,23 +101,11 @@ impl Queue {
         }
     }
 
-    /// Adds an event, waits for room if the queue is full, and waits until the event is written. Returns false if the
-    /// write failed.
-    pub(super) async fn write(&self, event: Event) -> bool {
+    /// Adds an event. If the queue is full, the event waits for room, even if the result is dropped.
+    pub(super) fn submit_and_wait(self: &Arc<Self>, event: Event) -> Submission {
         let (sender, written) = oneshot::channel();
-        let mut item = Item { event, written: Some(sender) };
-        loop {
-            let mut taken = std::pin::pin!(self.state.taken.notified());
-            // The task may take a batch between the push and the wait.
-            taken.as_mut().enable();
-            match self.push(item) {
-                Ok(()) => break,
-                Err(_) if *self.state.is_finished.borrow() => return false,
-                Err(full) => item = full,
-            }
-            taken.await;
-        }
-        written.await.unwrap_or(false)
+        let item = self.push(Item { event, written: Some(sender) }).err();
+        Submission { unqueued: Unqueued { queue: Arc::clone(self), item, permit: None }, written }
     }
 
     fn push(&self, item: Item) -> Result<(), Item> {
@@ -120,10 +117,66 @@ impl Queue {
 
     /// Writes the waiting events, and accepts no further events.
     pub(super) async fn close(&self) {
+        // The events without a request enter the queue first. The semaphore is never closed.
+        let _ = self.detached.acquire_many(DETACHED_PERMITS).await;
         self.state.batcher.lock().close();
         self.state.changed.notify_one();
         // The sender lives as long as this value.
         let _ = self.state.is_finished.subscribe().wait_for(|finished| *finished).await;
+    }
+}
+
+/// An event that was submitted. Dropping the value does not lose the event.
+pub(super) struct Submission {
+    unqueued: Unqueued,
+    written: oneshot::Receiver<bool>,
+}
+
+impl Submission {
+    /// Waits until the event is written. Returns false if the write failed.
+    pub(super) async fn written(mut self) -> bool {
+        self.unqueued.enqueue().await;
+        self.written.await.unwrap_or(false)
+    }
+}
+
+/// An event that waits for room in a full queue. `None`: the queue has the event.
+struct Unqueued {
+    queue: Arc<Queue>,
+    item: Option<Item>,
+    /// The event's share of [`DETACHED_BYTES_MAX`], after the end of the request.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Unqueued {
+    async fn enqueue(&mut self) {
+        while let Some(item) = self.item.take() {
+            let mut taken = std::pin::pin!(self.queue.state.taken.notified());
+            // The task may take a batch between the push and the wait.
+            taken.as_mut().enable();
+            let Err(full) = self.queue.push(item) else { return };
+            if *self.queue.state.is_finished.borrow() {
+                return self.queue.counters.lost(Plugin::Buffered, 1, &"the audit log has stopped");
+            }
+            self.item = Some(full);
+            taken.await;
+        }
+    }
+}
+
+impl Drop for Unqueued {
+    fn drop(&mut self) {
+        let Some(item) = self.item.take() else { return };
+        let kib = u32::try_from(item.event.bytes().div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.queue.detached).try_acquire_many_owned(kib.clamp(1, DETACHED_PERMITS));
+        match (permit, tokio::runtime::Handle::try_current()) {
+            (Ok(permit), Ok(runtime)) if self.permit.is_none() => {
+                let (queue, item, permit) = (Arc::clone(&self.queue), Some(item), Some(permit));
+                let mut unqueued = Unqueued { queue, item, permit };
+                runtime.spawn(async move { unqueued.enqueue().await });
+            }
+            _ => self.queue.counters.lost(Plugin::Buffered, 1, &"audit buffer queue blocked"),
+        }
     }
 }
 
@@ -135,7 +188,8 @@ async fn run(state: Arc<State>, mut writer: Writer) {
             (batcher.poll_batch(now), batcher.deadline(now), batcher.is_finished())
         };
         if let Some(batch) = batch {
-            state.taken.notify_waiters();
+            // One waiter for each event that left, in the order of arrival: most of the others would find a full queue again.
+            batch.iter().for_each(|_| state.taken.notify_one());
             writer.deliver(batch).await;
             continue;
         }
@@ -159,7 +213,7 @@ struct Writer {
     target: Target,
     form: EventForm,
     truncation: Option<Truncation>,
-    counters: Arc<Counters>,
+    counters: Arc<AuditCounters>,
     /// Limits the concurrent calls of the webhook.
     calls: Arc<Semaphore>,
 }

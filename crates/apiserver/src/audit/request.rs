@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
+use listwatch_admission::AdmissionRecorder;
 use listwatch_audit::{Level, Payload, Record, Stage};
 use listwatch_meta::{Status, UserInfo};
 use parking_lot::Mutex;
@@ -19,6 +20,12 @@ pub(crate) struct AuditedRequest {
     auditor: Arc<Auditor>,
     record: Mutex<Record>,
     is_complete: AtomicBool,
+}
+
+/// Creates the recorder for the admission plugins of a request.
+pub(crate) fn admission_recorder(audited: Option<&Arc<AuditedRequest>>) -> AdmissionRecorder {
+    let has_requests = audited.is_some_and(|audited| audited.level() >= Level::Request);
+    AdmissionRecorder::default().with_request_annotations(has_requests)
 }
 
 impl AuditedRequest {
@@ -37,6 +44,11 @@ impl AuditedRequest {
         if !self.record.lock().annotate(key.clone(), value) {
             tracing::warn!(%key, "an audit annotation has another value already");
         }
+    }
+
+    /// Adds the annotations of admission plugins.
+    pub(crate) fn annotate_admission(&self, recorder: &AdmissionRecorder) {
+        recorder.take_annotations().into_iter().for_each(|(key, value)| self.annotate(key, value));
     }
 
     pub(crate) fn set_impersonated_user(&self, user: &Arc<UserInfo>, constraint: &'static str) {
@@ -92,7 +104,7 @@ impl Drop for AuditedRequest {
         let record = self.record.get_mut();
         record.set_closed_early();
         if let Some(event) = record.event(Stage::ResponseComplete, SystemTime::now()) {
-            self.auditor.process_detached(&event);
+            self.auditor.submit(&event);
         }
     }
 }

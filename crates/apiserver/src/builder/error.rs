@@ -21,6 +21,9 @@ pub enum BuildError {
     /// The definitions of custom resources could not be read.
     #[error("cannot read the custom resource definitions: {0}")]
     Definitions(String),
+    /// The addresses of stored services could not be claimed.
+    #[error("cannot repair the cluster IPs: {0}")]
+    Addresses(String),
     /// The flow schemas and priority levels could not be read.
     #[error("cannot prepare priority and fairness: {0}")]
     FlowControl(String),

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use listwatch_controllers::service_accounts::{self, NamespaceObjects};
 use listwatch_controllers::{
-    Controllers, gc, namespaces, policy_status, resource_quotas, storage_migration, storage_protection,
+    Controllers, gc, namespaces, policy_status, resource_quotas, service_cidr_lifecycle, storage_migration,
+    storage_protection,
 };
 use listwatch_write::Writer;
 use tokio::task::JoinHandle;
 
 /// Spawns a task for each selected controller. `root_ca` is the PEM text that `root-ca-cert-publisher` writes into each
 /// namespace; without it, that controller does not run.
-pub(super) fn spawn(selected: Controllers, writer: &Arc<Writer>, root_ca: Option<String>) -> Vec<JoinHandle<()>> {
+pub(super) async fn spawn(selected: Controllers, writer: &Arc<Writer>, root_ca: Option<String>) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
+    if selected.service_cidr {
+        service_cidr_lifecycle::prepare(writer).await;
+    }
     let writer = || Arc::clone(writer);
     if selected.namespace {
         tasks.push(tokio::spawn(namespaces::run(writer())));
@@ -22,6 +26,9 @@ pub(super) fn spawn(selected: Controllers, writer: &Arc<Writer>, root_ca: Option
     }
     if selected.storage_version_migrator {
         tasks.push(tokio::spawn(storage_migration::run(writer())));
+    }
+    if selected.service_cidr {
+        tasks.push(tokio::spawn(service_cidr_lifecycle::run(writer())));
     }
     if selected.resource_quota {
         tasks.push(tokio::spawn(resource_quotas::run(writer())));

@@ -3,18 +3,17 @@
 //! Source of the rules: `pkg/kubelet/client/kubelet_client.go:MakeTransport`,
 //! `pkg/controlplane/apiserver/config.go:CreateProxyTransport`.
 
-pub(crate) mod location;
 mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use listwatch_connect::location::{Location, Via};
 use listwatch_meta::{Status, UserInfo};
 use listwatch_proxy::{
     ClientCertificate, Destination, Limits, Proxy, Redirects, TlsSettings, TlsSettingsError, Transport,
 };
 
-use self::location::{Location, Via};
 pub(crate) use self::slots::ConnectSlot;
 use self::slots::{CONNECTS_MAX, ConnectSlots};
 

@@ -44,6 +44,9 @@ pub(crate) fn add(headers: &mut HeaderMap, id: HeaderValue) {
     headers.insert(AUDIT_ID, id);
 }
 
+/// The annotations of authenticators.
+type Annotations = Vec<(&'static str, String)>;
+
 /// The audit state of one request. Empty until the request is authenticated, and for a request that the policy does not
 /// select.
 pub(crate) struct RequestAudit<'a> {
@@ -73,9 +76,10 @@ impl<'a> RequestAudit<'a> {
         parts: &Parts,
         info: &RequestInfo<'_>,
         user: &Arc<UserInfo>,
+        annotations: Annotations,
     ) -> Result<(), Rejection> {
         let Some(auditor) = self.auditor else { return Ok(()) };
-        let Some(record) = self.start(auditor, parts, info, user) else { return Ok(()) };
+        let Some(record) = self.start(auditor, parts, info, user, annotations) else { return Ok(()) };
         let (audited, _) =
             self.audited.get_or_init(|| (AuditedRequest::new(Arc::clone(auditor), record), info.long_running));
         if audited.record(Stage::RequestReceived).await {
@@ -93,9 +97,10 @@ impl<'a> RequestAudit<'a> {
         info: &RequestInfo<'_>,
         query: &Query<'_>,
         status: &Status,
+        annotations: Annotations,
     ) {
         let Some(auditor) = self.auditor else { return };
-        let Some(mut record) = self.start(auditor, parts, info, &Arc::default()) else { return };
+        let Some(mut record) = self.start(auditor, parts, info, &Arc::default(), annotations) else { return };
         record.set_status(status);
         record.set_message(attempted(parts, query));
         AuditedRequest::new(Arc::clone(auditor), record).complete(Stage::ResponseStarted).await;
@@ -107,6 +112,7 @@ impl<'a> RequestAudit<'a> {
         parts: &Parts,
         info: &RequestInfo<'_>,
         user: &Arc<UserInfo>,
+        annotations: Annotations,
     ) -> Option<Record> {
         let attributes = info.attributes(user);
         let settings: RequestSettings = auditor.policy.settings(&attributes);
@@ -115,7 +121,6 @@ impl<'a> RequestAudit<'a> {
             return None;
         }
         let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-        let lossy = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let object_ref = attributes.is_resource_request.then(|| ObjectReference {
             resource: attributes.resource.to_owned(),
             namespace: attributes.namespace.to_owned(),
@@ -135,7 +140,11 @@ impl<'a> RequestAudit<'a> {
             object_ref,
             received: self.received.unwrap_or_else(SystemTime::now),
         };
-        Some(Record::new(settings, facts))
+        let mut record = Record::new(settings, facts);
+        for (key, value) in annotations {
+            record.annotate(key, value);
+        }
+        Some(record)
     }
 
     /// Records the response. The body of a long-running response keeps the record.
@@ -159,9 +168,14 @@ impl<'a> RequestAudit<'a> {
     }
 }
 
+fn lossy(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
 /// Returns the types of credentials in a request, without their values (`getAuthMethods`).
 fn attempted(parts: &Parts, query: &Query<'_>) -> String {
-    let authorization = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    // A malformed credential is an attempt, too.
+    let authorization = parts.headers.get(AUTHORIZATION).map(lossy).unwrap_or_default();
     let scheme = authorization.trim().split_once(' ').map(|(scheme, _)| scheme).unwrap_or_default();
     let has_certificate = parts.extensions.get::<Arc<PeerCertificates>>().is_some();
     let methods: Vec<&str> = [
@@ -200,6 +214,7 @@ mod tests {
     fn audit_event_names_attempted_credential_types_without_their_values() {
         for (headers, query, expected) in [
             (&[][..], "", "Authentication failed, no credentials provided"),
+            (&[("authorization", "Bearer s\u{f6}cret")], "", "Authentication failed, attempted: bearer"),
             (&[("authorization", "Bearer s3cret")], "", "Authentication failed, attempted: bearer"),
             (
                 &[("authorization", "basic s3cret")],

@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use listwatch_access::{Attributes, AuthorizerChain};
-use listwatch_admission::{AdmissionFuture, AdmissionRequest, Operation, ValidatingAdmission};
-use listwatch_json::Map;
-use listwatch_meta::go::quote;
-use listwatch_meta::status::reason;
-use listwatch_meta::{GroupResource, Status, UserInfo};
+use listwatch_access::{AuthorizerChain, forbidden};
+use listwatch_meta::UserInfo;
 
 use super::rejection::Rejection;
 use crate::audit::AuditedRequest;
@@ -27,10 +23,12 @@ pub(crate) async fn authorize(
 ) -> Result<(), Rejection> {
     let attributes = info.attributes(user);
     let answer = authorizers.authorize(&attributes).await;
+    let is_failed = !answer.is_allowed() && !answer.error.is_empty();
     if let Some(audited) = audited {
-        let decision = if answer.is_allowed() { "allow" } else { "forbid" };
-        audited.annotate("authorization.k8s.io/decision", decision);
-        let is_failed = !answer.is_allowed() && !answer.error.is_empty();
+        if !is_failed {
+            let decision = if answer.is_allowed() { "allow" } else { "forbid" };
+            audited.annotate("authorization.k8s.io/decision", decision);
+        }
         audited.annotate("authorization.k8s.io/reason", if is_failed { "internal error" } else { &*answer.reason });
     }
     match (answer.is_allowed(), &*answer.error) {
@@ -40,66 +38,18 @@ pub(crate) async fn authorize(
     }
 }
 
-/// Returns the 403 with the text of kube-apiserver (`responsewriters/errors.go`).
-pub(crate) fn forbidden(attributes: &Attributes<'_>, why: &str) -> Status {
-    let Attributes { verb, api_group: group, resource, subresource, namespace, name, path, .. } = attributes;
-    let user = quote(&attributes.user.username);
-    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-    if !attributes.is_resource_request {
-        let text = format!("forbidden: User {user} cannot {verb} path {}{why}", quote(path));
-        return Status::failure(403, reason::FORBIDDEN, text).with_details(Default::default());
-    }
-    let what = match *subresource {
-        "" => quote(resource),
-        subresource => quote(&format!("{resource}/{subresource}")),
-    };
-    let place = match *namespace {
-        "" => "at the cluster scope".to_owned(),
-        namespace => format!("in the namespace {}", quote(namespace)),
-    };
-    let text = format!("User {user} cannot {verb} resource {what} in API group {} {place}{why}", quote(group));
-    Status::forbidden(GroupResource { group, resource }, name, text)
-}
-
-/// Authorizes the verb `create` before an update, patch or apply creates an object (`withAuthorization` in
-/// `endpoints/handlers/update.go`). For a POST, the decision is the same, because the filter has already authorized
-/// this verb.
-pub(crate) struct CreateAuthorization(pub(crate) AuthorizerChain);
-
-impl ValidatingAdmission for CreateAuthorization {
-    fn name(&self) -> &str {
-        "CreateAuthorization"
-    }
-
-    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
-        // The server's own writes need no permission. A client with the same name has a copy of this value.
-        let is_own = std::ptr::eq(request.user, UserInfo::admin());
-        request.operation == Operation::Create && request.subresource.is_none() && !is_own
-    }
-
-    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _object: &'a Map) -> AdmissionFuture<'a, ()> {
-        Box::pin(async move {
-            let is_namespace = request.resource == "namespaces" && request.group.is_empty();
-            let namespace = if is_namespace { request.name } else { request.namespace.unwrap_or_default() };
-            let attributes = Attributes {
-                api_version: request.version,
-                namespace,
-                name: request.name,
-                ..Attributes::resource(request.user, "create", request.group, request.resource)
-            };
-            let answer = self.0.authorize(&attributes).await;
-            if answer.is_allowed() { Ok(()) } else { Err(forbidden(&attributes, &answer.reason)) }
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use http::Method;
-    use listwatch_access::{Authorization, Authorizer, MaybeFuture};
+    use listwatch_access::{Attributes, Authorization, Authorizer, MaybeFuture};
+    use listwatch_audit::{EventForm, Policy, Record, RequestFacts, Stage};
+    use listwatch_json::{Value, json};
     use listwatch_wire::query::Query;
 
     use super::*;
+    use crate::audit::{AuditOptions, Auditor};
 
     /// Allows reads, denies deletes, and has no opinion on other requests.
     struct ReadOnly;
@@ -126,6 +76,40 @@ mod tests {
         assert_eq!(text, "Internal Server Error: \"/api/v1/nodes/n\": the webhook is down");
         let either = authorizers.with(listwatch_access::AlwaysAllow);
         assert!(authorize(&either, &info, &bob, &parts, None).await.is_ok(), "another authorizer allows it");
+    }
+
+    /// The annotations of the audit event of a request on the node `n` with this method.
+    async fn annotations(method: Method) -> Value {
+        let bob = Arc::new(UserInfo { username: "bob".to_owned(), ..UserInfo::default() });
+        let policy = Policy::parse("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]").unwrap();
+        let info = RequestInfo::new(&method, "/api/v1/nodes/n", &Query::default());
+        let facts = RequestFacts {
+            audit_id: String::new(),
+            request_uri: String::new(),
+            verb: String::new(),
+            user: Arc::clone(&bob),
+            source_ips: Vec::new(),
+            user_agent: String::new(),
+            object_ref: None,
+            received: SystemTime::UNIX_EPOCH,
+        };
+        let record = Record::new(policy.settings(&info.attributes(&bob)), facts);
+        let auditor = Auditor::start(AuditOptions { policy, backends: Vec::new() }).unwrap();
+        let audited = AuditedRequest::new(auditor, record);
+        let (parts, ()) = http::Request::builder().uri("/api/v1/nodes/n").body(()).unwrap().into_parts();
+        let _ = authorize(&AuthorizerChain::new().with(ReadOnly), &info, &bob, &parts, Some(&audited)).await;
+        let mut event = None;
+        audited.update(|record| event = record.event(Stage::ResponseComplete, SystemTime::UNIX_EPOCH));
+        let line = event.unwrap().encode(EventForm::Object, None).unwrap();
+        serde_json::from_slice::<Value>(&line).unwrap()["annotations"].clone()
+    }
+
+    #[tokio::test]
+    async fn failed_authorizer_is_audited_without_a_decision() {
+        let decided = |decision: &str, reason: &str| json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason});
+        assert_eq!(annotations(Method::GET).await, decided("allow", ""));
+        assert_eq!(annotations(Method::DELETE).await, decided("forbid", "read only"));
+        assert_eq!(annotations(Method::PATCH).await, json!({"authorization.k8s.io/reason": "internal error"}));
     }
 
     #[tokio::test]

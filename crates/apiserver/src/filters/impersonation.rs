@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use listwatch_access::{AuthorizerChain, Impersonation};
+use listwatch_access::{AuthorizerChain, Impersonation, forbidden};
 use listwatch_meta::{Status, UserInfo};
 
-use super::authorization::forbidden;
 use crate::audit::AuditedRequest;
 use crate::request::info::RequestInfo;
 

@@ -13,6 +13,9 @@
 //!   memory of the server stays bounded.
 //! - Without it, all requests take such slots (`filters/maxinflight.go`).
 //!
+//! Requests of the server to itself take no slot in flight: they are calls of webhooks, and the requests that wait for
+//! these calls may hold all slots. Upstream lets all members of `system:masters` pass.
+//!
 //! A write takes its seat only after its body has arrived, so that a slow client holds no seat. A response holds its
 //! seat until it is sent. If its client reads slowly, the response is aborted when a request of its level finds no seat
 //! ([`in_flight`]). The initial events of a watch are not aborted; the watch only loses its seat.
@@ -77,6 +80,8 @@ pub(crate) struct FlowRequest<'a> {
     pub(crate) info: &'a RequestInfo<'a>,
     /// The user after impersonation.
     pub(crate) user: &'a UserInfo,
+    /// Whether the server sent the request to itself, so that no slot in flight is needed.
+    pub(crate) is_loopback: bool,
     pub(crate) query: &'a Query<'a>,
     pub(crate) backend: &'a Backend,
     /// The time at which the request must be complete.
@@ -196,13 +201,14 @@ pub(crate) struct Admission<'a> {
 
 impl Admission<'_> {
     /// Takes a slot of a table. A request with a priority level waits for a seat. If `is_limited` is set, an exempt
-    /// request, or any request without priority and fairness, takes a limited slot.
+    /// request, or any request without priority and fairness, takes a limited slot, unless the server itself sent it.
     async fn take(
         &self,
         table: &Arc<InFlightLimit>,
         request: FlowRequest<'_>,
         is_limited: bool,
     ) -> Result<Option<InFlightSlot>, TooManyRequests> {
+        let is_limited = is_limited && !request.is_loopback;
         let (Some(fairness), Some(found)) = (&self.control.fairness, &self.found) else {
             return if is_limited { table.acquire(Instant::now).ok_or_default().map(Some) } else { Ok(None) };
         };

@@ -19,6 +19,16 @@ async fn without_fairness(reads: usize, writes: usize) -> ApiServer {
 
 /// Admits a request. If `has_body` is set, also takes the slot of a write.
 async fn admit<'a>(server: &'a ApiServer, line: &str, has_body: bool) -> Result<Admission<'a>, TooManyRequests> {
+    admit_from(server, line, has_body, false).await
+}
+
+/// Admits a request, which the server sends to itself if `is_loopback` is set.
+async fn admit_from<'a>(
+    server: &'a ApiServer,
+    line: &str,
+    has_body: bool,
+    is_loopback: bool,
+) -> Result<Admission<'a>, TooManyRequests> {
     let (method, target) = line.split_once(' ').unwrap();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let method: Method = method.parse().unwrap();
@@ -26,7 +36,7 @@ async fn admit<'a>(server: &'a ApiServer, line: &str, has_body: bool) -> Result<
     let info = RequestInfo::new(&method, path, &query);
     let deadline = RequestDeadline::new(&info, &query, Instant::now(), REQUEST_TIMEOUT).unwrap().at();
     let (user, backend) = (&UserInfo::admin(), &*server.shared.backend);
-    let request = FlowRequest { info: &info, user, query: &query, backend, deadline };
+    let request = FlowRequest { info: &info, user, is_loopback, query: &query, backend, deadline };
     let control = &server.shared.flow_control;
     let mut admission = control.admit(control.classify(&info, user), request).await?;
     if has_body {
@@ -66,6 +76,22 @@ async fn write_takes_a_slot_only_after_its_body_has_arrived() {
     assert_eq!(control.in_flight(), (0, 1), "the response holds the slot");
     drop(response);
     assert_eq!(control.in_flight(), (0, 0));
+}
+
+#[tokio::test]
+async fn requests_of_the_server_to_itself_need_no_slot() {
+    let line = "POST /apis/ext.example.com/v1/reviews";
+    for is_fair in [false, true] {
+        let builder = ApiServer::builder().priority_and_fairness(is_fair).requests_in_flight_max(1, 1);
+        let server = builder.build().await.unwrap();
+        let _read = admit(&server, "GET /api/v1/pods", false).await.unwrap();
+        let _write = admit(&server, line, true).await.unwrap();
+        assert_eq!(admit(&server, line, true).await.err(), Some(TooManyRequests::default()), "{is_fair}");
+        for (line, has_body) in [(line, true), ("GET /api/v1/pods", false)] {
+            let admitted = admit_from(&server, line, has_body, true).await;
+            assert_eq!(admitted.err(), None, "{line}, priority and fairness: {is_fair}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  filters ─▶ answer ─┬▶ /apis/<group>/<version>… of a service ─▶ listwatch-aggregator ─▶ extension server
-//!                     ├▶ /apis, /apis/<group>, /openapi/…       ─▶ merged documents
+//!                     ├▶ /, /apis, /apis/<group>, /openapi/…    ─▶ merged documents
 //!                     └▶ everything else                        ─▶ local handlers
 //! ```
 //!
@@ -11,7 +11,6 @@
 
 use std::pin::pin;
 
-use http::header::HOST;
 use http::{Method, Request as HttpRequest, Response};
 use http_body_util::Full;
 use hyper::upgrade::OnUpgrade;
@@ -21,14 +20,12 @@ use tokio::time::Instant;
 
 use super::context::RequestContext;
 use super::documents;
-use crate::documents::DocumentRequest;
 use crate::filters::rejection::Rejection;
 use crate::flow_control::Admission;
 use crate::request::client_address::client_address;
 use crate::request::forwarded_headers::forwarded_headers;
 use crate::request::upload::{RequestBody, Upload};
 use crate::response::body::Body;
-use crate::response::preferences::header;
 
 /// Responds to a request for an extension server. Returns `None` for a local request.
 pub(super) async fn answer<B: RequestBody>(
@@ -36,7 +33,7 @@ pub(super) async fn answer<B: RequestBody>(
     admission: &mut Admission<'_>,
     upload: &mut Upload<B>,
 ) -> Option<Result<Response<Body>, Rejection>> {
-    let RequestContext { shared, parts, info, query, preferences, .. } = *request;
+    let RequestContext { shared, parts, info, .. } = *request;
     let aggregation = &shared.aggregation;
     if info.problem.is_some() {
         // The request was authorized as one without a resource. An extension server may see a resource in its path.
@@ -60,9 +57,8 @@ pub(super) async fn answer<B: RequestBody>(
         let route = aggregation.aggregator().route_of(&owner)?;
         return Some(pass(request, admission, upload, &route).await);
     }
-    let wanted = DocumentRequest { accept: preferences.accept(), host: header(&parts.headers, &HOST), query };
-    let document = aggregation.document(&segments, wanted).await?;
-    Some(document.map(|document| documents::response(document, &parts.headers)).map_err(Rejection::from))
+    let document = aggregation.document(&segments, documents::document_request(request)).await?;
+    Some(document.map(|document| documents::response(request, document)).map_err(Rejection::from))
 }
 
 /// Forwards a request to an extension server.

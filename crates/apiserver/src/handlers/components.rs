@@ -10,6 +10,7 @@ use listwatch_json::{Value, json};
 use listwatch_meta::{Change, Object, Revision, Status};
 use listwatch_wire::query::{Query, list_options};
 
+use crate::handlers::read::check_export;
 use crate::request::routing::ResourceRoute;
 use crate::response::body::Body;
 use crate::response::preferences::ResponsePreferences;
@@ -40,11 +41,13 @@ pub(crate) async fn answer(
     found.sort_by_key(|(name, _)| *name);
     let bytes = |component: &Value| Bytes::from(component.to_string());
     if let Some(name) = route.name {
+        let view = ObjectView::negotiate(preferences, resource)?;
+        check_export(query)?;
         let (_, component) = found
             .iter()
             .find(|(found, _)| *found == name)
             .ok_or_else(|| Status::unknown(format!("Component not found: {name}")))?;
-        return ObjectView::negotiate(preferences, resource)?.bytes(200, resource, bytes(component));
+        return view.bytes(200, resource, bytes(component));
     }
     if route.is_watch() {
         return Err(Status::verb_not_supported("watch", resource.gr()));

@@ -24,6 +24,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) user: &'a UserInfo,
     /// The name of the user who sent the request. Differs from `user` if the request uses impersonation.
     pub(crate) requester: &'a str,
+    /// Whether the server sent the request to itself.
+    pub(crate) is_loopback: bool,
     pub(crate) deadline: RequestDeadline,
     /// The id of the request in the audit log.
     pub(crate) audit_id: &'a HeaderValue,
@@ -32,7 +34,7 @@ pub(crate) struct RequestContext<'a> {
 impl<'a> RequestContext<'a> {
     /// Returns the data for flow control.
     pub(crate) fn flow(&self) -> FlowRequest<'a> {
-        let RequestContext { shared, info, query, user, deadline, .. } = *self;
-        FlowRequest { info, user, query, backend: &shared.backend, deadline: deadline.at() }
+        let RequestContext { shared, info, query, user, is_loopback, deadline, .. } = *self;
+        FlowRequest { info, user, is_loopback, query, backend: &shared.backend, deadline: deadline.at() }
     }
 }

@@ -34,5 +34,5 @@ pub(crate) async fn answer(request: &RequestContext<'_>, document: IssuerDocumen
     };
     let document =
         Document { content_type, body: Bytes::from(body), cache_control: Some(CACHE_CONTROL), ..Document::default() };
-    documents::response(document, &request.parts.headers)
+    documents::response(request, document)
 }

@@ -8,6 +8,7 @@
 //! | documents of the token issuer | [`issuer`] |
 //! | health | [`health`] |
 //! | metrics | [`metrics`] |
+//! | `/statusz`, `/flagz` | [`zpages`] |
 //! | a group version of an extension server, and merged documents | [`aggregation`] |
 
 mod aggregation;
@@ -22,6 +23,7 @@ mod read;
 mod watch;
 pub(crate) mod websocket;
 mod write;
+mod zpages;
 
 use std::pin::pin;
 
@@ -76,8 +78,13 @@ pub(crate) async fn handle<B: RequestBody>(
             health::answer(request.shared, endpoint, check.as_deref(), request.query).await
         }
         Ok(Route::Issuer(document)) => issuer::answer(request, document).await,
-        Ok(Route::Metrics) => metrics::answer(request.shared).await,
-        Ok(route) => documents::answer(request, &route),
+        Ok(Route::ResetMetrics(page)) if request.shared.metrics_reset => metrics::reset(request.shared, page),
+        // As kube-apiserver without profiling, DELETE is served like GET.
+        Ok(Route::Metrics(page) | Route::ResetMetrics(page)) => metrics::answer(request.shared, page).await,
+        Ok(Route::Statusz) => zpages::statusz(request, warnings),
+        Ok(Route::Flagz) => zpages::flagz(request, warnings),
+        // The future is boxed, so that the future of a read stays small.
+        Ok(route) => Box::pin(documents::answer(request, &route)).await,
         Err(NoRoute::Status(status)) => status_response(request.preferences, &status),
         Err(NoRoute::PageNotFound) => respond::text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
         Err(NoRoute::Unparsable(why)) => respond::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
@@ -88,7 +95,7 @@ pub(crate) async fn handle<B: RequestBody>(
 /// the resource yet. In that case, waits until this server has read the definition.
 async fn find_route<'a>(request: &RequestContext<'a>) -> Result<Route<'a>, NoRoute> {
     let backend = &request.shared.backend;
-    let find = |registry: &Registry| route(registry, &request.parts.method, request.info);
+    let find = |registry: &Registry| route(registry, request.shared.zpages, &request.parts.method, request.info);
     let found = find(&backend.registry());
     let is_unknown = match &found {
         Err(NoRoute::PageNotFound) => true,

@@ -1,7 +1,7 @@
 //! Handles gets and lists of one resource: parses the options, reads the cache, and responds.
 
 use http::Response;
-use listwatch_cacher::{ReadError, Scope};
+use listwatch_cacher::Scope;
 use listwatch_meta::{ListOptions, ResourceVersion, Status};
 use listwatch_wire::media_type::is_late_refusal;
 use listwatch_wire::query::{Query, list_options};
@@ -25,19 +25,28 @@ pub(crate) async fn get(
     let name = route.name.unwrap_or_default();
     let subresource = route.subresource.and_then(|name| resource.subresource(name));
     let view = match subresource {
-        // A Scale is another kind, so the columns of the resource do not apply.
-        Some(Subresource::Scale { .. }) => ObjectView::plain(preferences)?,
+        Some(Subresource::Scale { .. }) => ObjectView::negotiate_scale(preferences, resource)?,
         _ => ObjectView::negotiate(preferences, resource)?,
     };
+    check_export(query)?;
     let version = ResourceVersion::new(query.get("resourceVersion").unwrap_or_default());
     let at = ListOptions { resource_version: version, ..ListOptions::default() }.get()?;
     let key = resource.key(route.namespace, name)?;
     let found = shared.backend.cacher(resource).get(&key, at).await.map_err(|error| error.status(resource.gr()))?;
     let object = found.ok_or_else(|| Status::not_found(resource.gr(), name))?;
     if let Some(Subresource::Scale { .. }) = subresource {
-        return view.json(200, write::scale_of(resource, &object)?);
+        return view.scale(200, resource, write::scale_of(resource, &object)?);
     }
     view.stored_object(200, resource, &object, &shared.caches.encodings)
+}
+
+/// Rejects `?export=true`, so that a client that still uses the parameter does not take the whole object for an exported
+/// one (`GetResource` in `apiserver/pkg/endpoints/handlers/get.go`).
+pub(crate) fn check_export(query: &Query<'_>) -> Result<(), Status> {
+    match query.bool("export") {
+        Some(true) => Err(Status::bad_request("the export parameter, deprecated since v1.14, is no longer supported")),
+        _ => Ok(()),
+    }
 }
 
 /// Handles GET of a collection.
@@ -52,9 +61,9 @@ pub(crate) async fn list(
     let request = list_options(query)?.0.list(&resource.shape)?;
     let cacher = shared.backend.cacher(resource);
     let list = cacher.list(&scope(route)?, &request).await.map_err(|error| error.status(resource.gr()))?;
-    if !list.undecodable.is_empty() {
+    if let Some(value) = list.undecodable.first() {
         // An incomplete list would make controllers delete the dependents of a missing object.
-        return Err(ReadError::Undecodable { keys: list.undecodable }.status(resource.gr()));
+        return Err(value.list_status());
     }
     view?.list(resource, list, request.shard.as_ref(), &shared.caches.encodings).await
 }
@@ -94,4 +103,30 @@ pub(crate) fn scope(route: &ResourceRoute<'_>) -> Result<Scope, Status> {
         (None, Some(namespace)) => Scope::Namespace(namespace.to_owned()),
         (None, None) => Scope::All,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn get_with_the_export_parameter_returns_400() {
+        for (query, is_refused) in [
+            ("", false),
+            ("exact=true", false),
+            ("export=false", false),
+            ("export=FALSE", false),
+            ("export=0", false),
+            ("export=false&export=true", false),
+            ("export=true", true),
+            ("export=1", true),
+            ("export", true),
+            ("export=&resourceVersion=0", true),
+            ("export=true&export=false", true),
+        ] {
+            let found = check_export(&Query::parse(query)).map_err(|status| (status.code, status.message));
+            let message = "the export parameter, deprecated since v1.14, is no longer supported".to_owned();
+            assert_eq!(found, if is_refused { Err((400, message)) } else { Ok(()) }, "{query}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Response;
 use hyper::upgrade::OnUpgrade;
-use listwatch_meta::{Status, WatchFrom};
+use listwatch_meta::Status;
 use listwatch_wire::query::{Query, list_options};
 use rand::Rng as _;
 use tokio::time::Instant;
@@ -110,9 +110,7 @@ async fn watch_stream(
     let deadline = Instant::now() + timeout(request.timeout_seconds, shared.min_request_timeout);
     let cacher = shared.backend.cacher(resource);
     let watcher = cacher.watch(&scope, &request, deadline).await.map_err(|error| error.status(resource.gr()))?;
-    // As in kube-apiserver, only a WatchList whose initial events end with a bookmark is compressed.
-    let gzip = preferences.gzip() && matches!(request.from, WatchFrom::InitialEvents { mark_end: true, .. });
-    Ok(WatchStream::new(watcher, Arc::clone(resource), view?, Arc::clone(&shared.watch_drain), gzip))
+    Ok(WatchStream::new(watcher, Arc::clone(resource), view?, Arc::clone(&shared.watch_drain)))
 }
 
 /// Returns the duration of a watch: the client's value, or a random time between `minimum` and twice that value. With

@@ -6,10 +6,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{Response, StatusCode};
 use listwatch_meta::{Object, Status};
-use listwatch_wire::list::{ListBody, ListMeta};
 
 use super::context::RequestContext;
-use crate::audit::request_payload;
+use crate::audit::{admission_recorder, request_payload};
 use crate::filters::rejection::Rejection;
 use crate::filters::warnings::WarningRecorder;
 use crate::flow_control::Admission;
@@ -19,7 +18,7 @@ use crate::response::body::Body;
 use crate::response::preferences::header;
 use crate::response::view::ObjectView;
 use crate::shared::Shared;
-use listwatch_registry::Resource;
+use listwatch_registry::{Resource, Subresource};
 use listwatch_write::{self as write, WriteBody, WriteContext, WriteRequest, WriteResponse, WriteVerb};
 
 /// Responds to a write or a review. A review is a create of a kind that is not stored; authenticators and authorizers
@@ -42,32 +41,41 @@ pub(crate) async fn answer<B: RequestBody>(
     admission.wait_for_memory(received.bytes.len(), parsed_bytes_max(request, &received.bytes)).await;
     let write = write_request(request, verb, route, received.bytes.clone());
     let deadline = request.deadline.at().into_std();
+    let recorder = admission_recorder(request.preferences.audited());
+    let context = Arc::new(WriteContext { deadline: Some(deadline), recorder });
     let (view, written) = if route.resource.is_stored() {
-        let view = ObjectView::negotiate(request.preferences, &route.resource)?;
-        let context = Arc::new(WriteContext { deadline: Some(deadline), ..WriteContext::default() });
-        let written = shared.compute.write(&shared.writer, write, &context, request.requester, deadline).await;
-        if let Some(audited) = request.preferences.audited() {
-            for (key, value) in context.recorder.take_annotations() {
-                audited.annotate(key, value);
-            }
-        }
-        let recorded = context.recorder.take_warnings();
-        match written {
-            Ok(mut written) => {
-                written.warnings.extend(recorded);
-                (view, written)
-            }
-            Err(status) => {
-                // Plugins also warn about writes that are rejected.
-                warnings.add(recorded);
-                return Err(status.into());
-            }
-        }
+        let view = match is_scale(route) {
+            true => ObjectView::negotiate_scale(request.preferences, &route.resource)?,
+            false => ObjectView::negotiate(request.preferences, &route.resource)?,
+        };
+        (view, shared.compute.write(&shared.writer, write, &context, request.requester, deadline).await)
     } else {
         let view = ObjectView::plain(request.preferences)?;
-        (view, shared.compute.review(&shared.writer, &shared.access, write, request.requester, deadline).await?)
+        let within = (request.requester, deadline);
+        (view, shared.compute.review(&shared.writer, &shared.access, write, &context, within).await)
     };
-    Ok(response(request, written, &route.resource, &view, warnings)?)
+    if let Some(audited) = request.preferences.audited() {
+        audited.annotate_admission(&context.recorder);
+    }
+    let recorded = context.recorder.take_warnings();
+    let written = match written {
+        Ok(mut written) => {
+            written.warnings.extend(recorded);
+            written
+        }
+        Err(status) => {
+            // Plugins also warn about writes that are rejected.
+            warnings.add(recorded);
+            return Err(status.into());
+        }
+    };
+    Ok(response(request, written, route, &view, warnings)?)
+}
+
+/// Whether the request writes a Scale, which is another kind than the resource.
+fn is_scale(route: &ResourceRoute<'_>) -> bool {
+    let subresource = route.subresource.and_then(|name| route.resource.subresource(name));
+    matches!(subresource, Some(Subresource::Scale { .. }))
 }
 
 /// Records the object, the patch or the options of a request, as the client sent them.
@@ -113,16 +121,19 @@ fn parsed_bytes_max(request: &RequestContext<'_>, body: &Bytes) -> usize {
 fn response(
     request: &RequestContext<'_>,
     written: WriteResponse,
-    resource: &Arc<Resource>,
+    route: &ResourceRoute<'_>,
     view: &ObjectView,
     warnings: &WarningRecorder,
 ) -> Result<Response<Body>, Status> {
+    let resource = &route.resource;
     let mut response = match written.body {
         WriteBody::Object(object) if view.is_message() => {
             let object = cached_state(request.shared, resource, object);
             view.stored_object(written.code, resource, &object, &request.shared.caches.encodings)?
         }
         WriteBody::Object(object) => view.object(written.code, resource, &object)?,
+        WriteBody::DryRun(json) => view.bytes(written.code, resource, json)?,
+        WriteBody::Json(json) if is_scale(route) => view.scale(written.code, resource, json)?,
         WriteBody::Json(json) => view.json(written.code, json)?,
         WriteBody::Status(status) => {
             if let Some(audited) = request.preferences.audited() {
@@ -130,7 +141,7 @@ fn response(
             }
             view.json(written.code, status.to_json().into())?
         }
-        WriteBody::List(meta, objects) => view.json(written.code, deleted_list(resource, &meta, objects))?,
+        WriteBody::List(meta, objects) => view.list(written.code, resource, &meta, &objects)?,
     };
     *response.status_mut() = StatusCode::from_u16(written.code).unwrap_or(StatusCode::OK);
     warnings.add(written.warnings);
@@ -144,16 +155,4 @@ fn cached_state(shared: &Shared, resource: &Resource, written: Object) -> Object
     let is_same =
         |cached: &Object| cached.revision() == written.revision() && cached.json_slice() == written.json_slice();
     cached.filter(is_same).unwrap_or(written)
-}
-
-/// Returns the list of the objects that a deletecollection has deleted.
-fn deleted_list(resource: &Resource, meta: &ListMeta, objects: Vec<Object>) -> Bytes {
-    let mut body = Vec::new();
-    let shown = objects.into_iter().map(|object| resource.shown(&object).into_owned());
-    ListBody::new(meta, resource.list_style(), shown).for_each(|chunk| body.extend_from_slice(&chunk));
-    // The view adds the final newline.
-    if body.last() == Some(&b'\n') {
-        body.pop();
-    }
-    body.into()
 }

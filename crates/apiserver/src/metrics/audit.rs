@@ -2,17 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Text;
-use crate::audit::{Counters, PLUGINS};
+use listwatch_audit::{AUDIT_PLUGINS, AuditCounters};
 
-/// The labels of [`Counters::levels`].
+use super::Text;
+
+/// The labels of [`AuditCounters::levels`].
 const LEVELS: [&str; 4] = ["None", "Metadata", "Request", "RequestResponse"];
 
-pub(super) fn text(out: &mut Text, counters: &Counters) {
+pub(super) fn text(out: &mut Text, counters: &AuditCounters) {
     out.family("apiserver_audit_event_total", "counter", "Audit events that were passed to the backends.");
     out.sample("", counters.events.load(Ordering::Relaxed));
     out.family("apiserver_audit_error_total", "counter", "Audit events that were lost.");
-    for (plugin, count) in PLUGINS.iter().zip(&counters.errors) {
+    for (plugin, count) in AUDIT_PLUGINS.iter().zip(&counters.errors) {
         out.sample(&format!("plugin=\"{plugin}\""), count.load(Ordering::Relaxed));
     }
     out.family("apiserver_audit_level_total", "counter", "Requests by the level of the audit policy.");

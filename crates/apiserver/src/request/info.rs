@@ -92,7 +92,7 @@ impl<'a> RequestInfo<'a> {
             field_selector: FieldSelector::default(),
             label_selector: LabelSelector::default(),
         };
-        if all.is_malformed() {
+        if all.is_malformed() && all.before_proxied_path().is_none_or(Segments::is_malformed) {
             info.problem = Some(PathProblem::Malformed);
             return info;
         }
@@ -246,6 +246,20 @@ impl<'a> Segments<'a> {
         Segments { rest: (!trimmed.is_empty()).then_some(trimmed), is_encoded: path.as_bytes().contains(&b'%') }
     }
 
+    /// Returns the segments up to the subresource `proxy`, if the path has them in this spelling. The rest is a path of
+    /// the target, in which empty segments and encoded slashes are not malformed.
+    fn before_proxied_path(self) -> Option<Self> {
+        let rest = self.rest?;
+        let segment = |at: usize| rest.split('/').nth(at).unwrap_or_default();
+        let number = match (segment(2), segment(4)) {
+            ("nodes", "proxy") => 5,
+            ("namespaces", "pods" | "services") if segment(6) == "proxy" => 7,
+            _ => return None,
+        };
+        let (end, _) = rest.match_indices('/').nth(number - 1)?;
+        (segment(0) == "api").then_some(Segments { rest: Some(&rest[..end]), ..self })
+    }
+
     /// Returns the number of segments.
     fn number(self) -> usize {
         self.rest.map_or(0, |rest| 1 + rest.bytes().filter(|byte| *byte == b'/').count())
@@ -371,6 +385,38 @@ mod tests {
         check("GET /api/v1/watch", "watch /v1 ns=  name= sub= long-running NothingToWatch");
         check("GET /apis/apps/v1/watch/", "watch apps/v1 ns=  name= sub= long-running NothingToWatch");
         for path in ["/api/v1//pods", "/api/v1/namespaces/a%2Fb/pods", "/api/v1/pods/%ff"] {
+            check(&format!("GET {path}"), "get non-resource Malformed");
+        }
+    }
+
+    #[test]
+    fn path_behind_a_proxy_may_have_empty_segments_and_encoded_slashes() {
+        for rest in ["a//b", "/a", "a%2Fb", "..%2f..%2Fsecrets", "%ff", "%2F", "a//"] {
+            check(
+                &format!("GET /api/v1/namespaces/a/pods/p/proxy/{rest}"),
+                "get /v1 ns=a pods name=p sub=proxy long-running",
+            );
+            check(
+                &format!("POST /api/v1/namespaces/a/services/p:80/proxy/{rest}"),
+                "create /v1 ns=a services name=p:80 sub=proxy long-running",
+            );
+            check(&format!("GET /api/v1/nodes/n/proxy/{rest}"), "get /v1 ns= nodes name=n sub=proxy long-running");
+        }
+        for path in [
+            "/api/v1/namespaces/a%2Fb/pods/p/proxy/x",
+            "/api/v1/namespaces/a/pods/p%2F..%2Fq/proxy/x",
+            "/api/v1/namespaces/a//pods/p/proxy/x",
+            "/api/v1/namespaces/a/pods//proxy/x",
+            "/api/v1/namespaces/a/pods/p/proxy%2Fx",
+            "/api/v1/namespaces/a/pods/p//proxy/x",
+            "/api/v1/namespaces/a/pods/p/log/x//y",
+            "/api/v1/namespaces/a/pods/p/%70roxy/x//y",
+            "/api/v1/namespaces/a/secrets/p/proxy/x//y",
+            "/api/v1/watch/nodes/proxy//x",
+            "/api/v1/nodes//proxy/x",
+            "/apis/v1/nodes/n/proxy/x//y",
+            "/api/%2F/nodes/n/proxy/x",
+        ] {
             check(&format!("GET {path}"), "get non-resource Malformed");
         }
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use listwatch_discovery::ServedZpages;
 use listwatch_meta::Status;
 
 use crate::request::info::{PathProblem, RequestInfo};
@@ -23,8 +24,14 @@ pub(crate) enum Route<'a> {
     Health { endpoint: &'static str, check: Option<String> },
     /// The documents of the issuer of service account tokens.
     Issuer(IssuerDocument),
-    /// `/metrics`.
-    Metrics,
+    /// Metrics in the text format of Prometheus.
+    Metrics(MetricsPage),
+    /// DELETE of metrics: the counters begin at zero again.
+    ResetMetrics(MetricsPage),
+    /// `/statusz`.
+    Statusz,
+    /// `/flagz`.
+    Flagz,
     /// `/version`.
     Version,
     /// `/` and `/index.html`: the list of paths.
@@ -43,6 +50,15 @@ pub(crate) enum Route<'a> {
     OpenApiV3Index,
     /// `/openapi/v3/{path}`.
     OpenApiV3(String),
+}
+
+/// A page of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetricsPage {
+    /// `/metrics`.
+    Server,
+    /// `/metrics/slis`: the results of health checks.
+    HealthChecks,
 }
 
 /// A document of the issuer of service account tokens.
@@ -106,7 +122,12 @@ impl From<Status> for NoRoute {
 ///
 /// # Errors
 /// [`NoRoute`] with the response to the client.
-pub(crate) fn route<'a>(registry: &Registry, method: &Method, info: &'a RequestInfo<'a>) -> Result<Route<'a>, NoRoute> {
+pub(crate) fn route<'a>(
+    registry: &Registry,
+    zpages: ServedZpages,
+    method: &Method,
+    info: &'a RequestInfo<'a>,
+) -> Result<Route<'a>, NoRoute> {
     if info.problem == Some(PathProblem::Malformed) {
         return Err(NoRoute::PageNotFound);
     }
@@ -122,7 +143,10 @@ pub(crate) fn route<'a>(registry: &Registry, method: &Method, info: &'a RequestI
         ["readyz", check @ ..] => health(method, "readyz", check),
         [".well-known", "openid-configuration"] => read_only(method, Route::Issuer(IssuerDocument::Configuration)),
         ["openid", "v1", "jwks"] => read_only(method, Route::Issuer(IssuerDocument::Keys)),
-        ["metrics"] => read_only(method, Route::Metrics),
+        ["metrics"] => metrics(method, MetricsPage::Server),
+        ["metrics", "slis"] => metrics(method, MetricsPage::HealthChecks),
+        ["statusz"] if zpages.statusz => read_only(method, Route::Statusz),
+        ["flagz"] if zpages.flagz => read_only(method, Route::Flagz),
         ["version"] => read_only(method, Route::Version),
         ["openapi", "v2"] => read_only(method, Route::OpenApiV2),
         ["openapi", "v3"] => read_only(method, Route::OpenApiV3Index),
@@ -139,6 +163,12 @@ pub(crate) fn route<'a>(registry: &Registry, method: &Method, info: &'a RequestI
 fn read_only<'a>(method: &Method, route: Route<'a>) -> Result<Route<'a>, NoRoute> {
     // HEAD is handled as GET; the connection does not send the body.
     if is_read(method) { Ok(route) } else { Err(Status::method_not_allowed().into()) }
+}
+
+/// As in kube-apiserver with profiling (`metrics.HandlerWithReset`), a DELETE resets the metrics. The handler decides
+/// whether the reset is enabled.
+fn metrics(method: &Method, page: MetricsPage) -> Result<Route<'static>, NoRoute> {
+    if *method == Method::DELETE { Ok(Route::ResetMetrics(page)) } else { read_only(method, Route::Metrics(page)) }
 }
 
 fn health(method: &Method, endpoint: &'static str, check: &[&str]) -> Result<Route<'static>, NoRoute> {
@@ -357,11 +387,15 @@ mod tests {
 
     /// Compares the route of `GET path`, formatted as a short text, with the expected text.
     fn check(line: &str, expected: &str) {
+        check_with(ServedZpages::default(), line, expected);
+    }
+
+    fn check_with(zpages: ServedZpages, line: &str, expected: &str) {
         let registry = Registry::builtin();
         let (method, path) = line.split_once(' ').unwrap();
         let (method, query) = (method.parse().unwrap(), Query::default());
         let info = RequestInfo::new(&method, path, &query);
-        let routed = match route(&registry, &method, &info) {
+        let routed = match route(&registry, zpages, &method, &info) {
             Ok(Route::Resource(r)) => format!(
                 "{:?} {}{} ns={} name={} sub={}",
                 r.verb,
@@ -410,7 +444,23 @@ mod tests {
         check("DELETE /api/v1/namespaces/a/services/x/proxy/a/b", "Connect services ns=a name=x sub=proxy");
         check("GET /api/v1/nodes/x/proxy/", "Connect nodes ns=- name=x sub=proxy");
         check("GET /api/v1/watch/namespaces/a/pods/x", "Collection watch/pods ns=a name=x sub=-");
+        check("GET /metrics/slis", "Metrics(HealthChecks)");
+        check("DELETE /metrics", "ResetMetrics(Server)");
+        check("GET /statusz", "Statusz");
         check("GET /readyz/poststarthook/x", "Health { endpoint: \"readyz\", check: Some(\"poststarthook/x\") }");
+    }
+
+    #[test]
+    fn disabled_page_about_the_process_is_not_found() {
+        for (statusz, flagz) in [(true, false), (false, true)] {
+            for (path, kind, is_served) in [("/statusz", "Statusz", statusz), ("/flagz", "Flagz", flagz)] {
+                let zpages = ServedZpages { statusz, flagz };
+                let missing = "404 page not found";
+                check_with(zpages, &format!("GET {path}"), if is_served { kind } else { missing });
+                let not_allowed = "405 the server does not allow this method on the requested resource";
+                check_with(zpages, &format!("POST {path}"), if is_served { not_allowed } else { missing });
+            }
+        }
     }
 
     #[test]
@@ -442,6 +492,8 @@ mod tests {
             "500 Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: unable to determine kind and namespace from url, /api/v1/watch",
         );
         check("POST /version", method);
+        check("POST /metrics", method);
+        check("DELETE /statusz", method);
         check("GET /api/v1/bindings", missing);
         check("GET /api/v1/namespaces/a/bindings", method);
         check("POST /api/v1/componentstatuses", method);

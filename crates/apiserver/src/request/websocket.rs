@@ -22,5 +22,7 @@ pub(crate) fn protocols(headers: &HeaderMap) -> String {
 /// # Errors
 /// [`BearerError`] for a malformed token.
 pub(crate) fn bearer_token(headers: &HeaderMap) -> Result<Option<String>, BearerError> {
-    Ok(websocket::bearer_token(&protocols(headers))?.map(|(token, _)| token))
+    // A header that is not text may have a token, which is then malformed.
+    let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    Ok(websocket::bearer_token(&values.collect::<Vec<_>>().join(","))?.map(|(token, _)| token))
 }

@@ -107,6 +107,17 @@ impl Body {
         Body { rest: bytes.into(), source: Source::Empty, gzip: false, hold: None, audited: None, yields: false }
     }
 
+    /// Creates a body that is compressed while it is sent, if `blocks` is set and the bytes are at least
+    /// [`GZIP_BYTES_MIN`].
+    pub(crate) fn compressed(mut bytes: Bytes, blocks: Option<CompressedBlocks>) -> Self {
+        let Some(blocks) = blocks.filter(|_| bytes.len() >= GZIP_BYTES_MIN) else { return Body::full(bytes) };
+        let chunks = std::iter::from_fn(move || {
+            let chunk_bytes = bytes.len().min(CHUNK_BYTES_MAX);
+            (chunk_bytes > 0).then(|| Ok(bytes.split_to(chunk_bytes)))
+        });
+        Body { source: Source::Chunks(gzip::compressed(Box::new(chunks), blocks)), gzip: true, ..Body::empty() }
+    }
+
     /// Creates a body from chunks. A body with only one chunk has a known length.
     ///
     /// # Errors
@@ -168,8 +179,7 @@ impl Body {
 
     /// Creates the body of a watch.
     pub(crate) fn watch(stream: WatchStream) -> Self {
-        let gzip = stream.is_gzip();
-        Body { source: Source::Watch(Box::new(stream)), gzip, ..Body::empty() }
+        Body { source: Source::Watch(Box::new(stream)), ..Body::empty() }
     }
 }
 

@@ -23,7 +23,10 @@ pub(crate) fn encode(json: &[u8], encoding: Encoding) -> Result<Bytes, Status> {
         Encoding::Yaml => yaml::from_json(json),
         Encoding::Protobuf => {
             let (api_version, kind) = type_of(json);
-            Ok(protobuf::encode(&api_version, &kind, json).map_err(Status::internal)?.into())
+            // The document of `/api` has no version (`stripVersionEncoder`), and the message of `v1`.
+            let version_of_message = if api_version.is_empty() { "v1" } else { api_version.as_str() };
+            let message = protobuf::message(version_of_message, &kind, json).map_err(Status::internal)?;
+            Ok(protobuf::body(&api_version, &kind, &message).into())
         }
         Encoding::Cbor => Ok(cbor::encode(json).map_err(Status::internal)?.into()),
     }

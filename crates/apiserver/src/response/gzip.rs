@@ -1,10 +1,8 @@
-//! Compresses the same responses as kube-apiserver: large gets and lists, and WatchLists.
+//! Compresses the same responses as kube-apiserver: large gets and lists
+//! (`k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/writers.go`).
 //!
 //! A body is one gzip member of independent blocks (RFC 1951), compressed while it is sent. No block refers to bytes of
-//! another block, so the blocks of a list can be cached for later lists with the same bytes ([`CompressedBlocks`]). The
-//! client of a watch can decode each block without the next block, and an idle watch keeps no compressor. Small chunks
-//! of a watch, such as single events, are stored uncompressed, because the compression would be repeated for each of
-//! thousands of watchers.
+//! another block, so the blocks of a list can be cached for later lists with the same bytes ([`CompressedBlocks`]).
 
 use std::io::Write as _;
 
@@ -36,14 +34,8 @@ pub(crate) fn member(bytes: &[u8]) -> Bytes {
     encoder.finish().expect("writes to memory do not fail").into()
 }
 
-/// The smallest chunk of a watch that is compressed, in bytes. Smaller chunks are stored.
-const DEFLATE_BYTES_MIN: usize = 16 * 1024;
-/// The largest stored block, in bytes (RFC 1951, section 3.2.4).
-const STORED_BYTES_MAX: usize = 0xffff;
 /// The header of a gzip member (RFC 1952, section 2.3): deflate, no name, no time, no system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
-/// An empty stored block, after which a reader can decode all previous bytes.
-const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// The last block, which is empty.
 const LAST: [u8; 5] = [1, 0, 0, 0xff, 0xff];
 
@@ -62,51 +54,6 @@ fn deflate(compress: &mut Compress, chunk: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The gzip member of a watch, chunk by chunk.
-#[derive(Default)]
-pub(crate) struct GzipStream {
-    sum: Crc,
-    begun: bool,
-}
-
-impl GzipStream {
-    /// Returns the bytes to send for a chunk.
-    pub(crate) fn chunk(&mut self, chunk: &[u8]) -> Bytes {
-        let mut out = Vec::with_capacity(chunk.len() + 64);
-        self.begin(&mut out);
-        self.sum.update(chunk);
-        if chunk.len() < DEFLATE_BYTES_MIN {
-            for block in chunk.chunks(STORED_BYTES_MAX) {
-                let length = block.len() as u16;
-                out.push(0);
-                out.extend_from_slice(&length.to_le_bytes());
-                out.extend_from_slice(&(!length).to_le_bytes());
-                out.extend_from_slice(block);
-            }
-            out.extend_from_slice(&FLUSH);
-            return out.into();
-        }
-        deflate(&mut Compress::new(Compression::new(LEVEL), false), chunk, &mut out);
-        out.into()
-    }
-
-    /// Returns the bytes to send at the end.
-    pub(crate) fn end(&mut self) -> Bytes {
-        let mut out = Vec::with_capacity(HEADER.len() + LAST.len() + 8);
-        self.begin(&mut out);
-        out.extend_from_slice(&LAST);
-        out.extend_from_slice(&self.sum.sum().to_le_bytes());
-        out.extend_from_slice(&self.sum.amount().to_le_bytes());
-        out.into()
-    }
-
-    fn begin(&mut self, out: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.begun, true) {
-            out.extend_from_slice(&HEADER);
-        }
-    }
-}
-
 /// Minimum size of a block of a list, in bytes. Smaller chunks are joined.
 const BLOCK_BYTES_MIN: usize = 24 * 1024;
 
@@ -117,7 +64,8 @@ pub(crate) fn compressed(chunks: Chunks, blocks: CompressedBlocks) -> Chunks {
         chunks,
         blocks,
         compress: None,
-        stream: GzipStream::default(),
+        sum: Crc::new(),
+        has_begun: false,
         joined: Vec::new(),
         is_ended: false,
     })
@@ -127,7 +75,9 @@ struct Compressed {
     chunks: Chunks,
     blocks: CompressedBlocks,
     compress: Option<Compress>,
-    stream: GzipStream,
+    /// The checksum of the bytes so far.
+    sum: Crc,
+    has_begun: bool,
     /// Chunks that are too small for a block of their own.
     joined: Vec<u8>,
     is_ended: bool,
@@ -136,7 +86,7 @@ struct Compressed {
 impl Compressed {
     /// Returns the compressed block of these bytes.
     fn block(&mut self, plain: &[u8]) -> Bytes {
-        self.stream.sum.update(plain);
+        self.sum.update(plain);
         let digest = BlockDigest::of(plain);
         if let Some(block) = self.blocks.get(&digest) {
             return block;
@@ -164,8 +114,7 @@ impl Iterator for Compressed {
         if self.is_ended {
             return None;
         }
-        if !self.stream.begun {
-            self.stream.begun = true;
+        if !std::mem::replace(&mut self.has_begun, true) {
             return Some(Ok(Bytes::from_static(&HEADER)));
         }
         loop {
@@ -189,7 +138,9 @@ impl Iterator for Compressed {
                         true => Vec::new(),
                         false => self.joined_block().into(),
                     };
-                    rest.extend_from_slice(&self.stream.end());
+                    rest.extend_from_slice(&LAST);
+                    rest.extend_from_slice(&self.sum.sum().to_le_bytes());
+                    rest.extend_from_slice(&self.sum.amount().to_le_bytes());
                     return Some(Ok(rest.into()));
                 }
             }
@@ -202,7 +153,6 @@ mod tests {
     use std::io::Read as _;
 
     use flate2::read::{GzDecoder, MultiGzDecoder};
-    use flate2::{Decompress, FlushDecompress};
     use proptest::prelude::*;
 
     use super::*;
@@ -232,28 +182,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn gzip_chunk_of_a_watch_is_decodable_without_later_chunks(
-            chunks in prop::collection::vec((0_u8..9, prop_oneof![1_usize..200, 16_000_usize..70_000]), 0..6)
-        ) {
-            let mut stream = GzipStream::default();
-            let (mut sent, mut plain, mut read_so_far) = (Vec::new(), Vec::new(), Vec::with_capacity(1 << 20));
-            let mut reader = Decompress::new(false);
-            for (seed, length) in chunks {
-                let chunk: Vec<u8> = (0..length).map(|n| (n as u8).wrapping_mul(seed)).collect();
-                let piece = stream.chunk(&chunk);
-                let blocks = if sent.is_empty() { &piece[HEADER.len()..] } else { &piece[..] };
-                reader.decompress_vec(blocks, &mut read_so_far, FlushDecompress::None).expect("blocks");
-                plain.extend_from_slice(&chunk);
-                prop_assert!(read_so_far == plain, "a chunk is readable without the next one");
-                sent.extend_from_slice(&piece);
-            }
-            sent.extend_from_slice(&stream.end());
-            let mut read = Vec::new();
-            GzDecoder::new(&sent[..]).read_to_end(&mut read).expect("one member");
-            prop_assert!(read == plain);
-        }
-
         #[test]
         fn decompressed_gzip_chunks_equal_the_input(
             chunks in prop::collection::vec((0_u8..9, prop_oneof![0_usize..5_000, 20_000_usize..70_000]), 1..9),

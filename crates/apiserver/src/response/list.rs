@@ -168,7 +168,8 @@ fn json(resource: &Arc<Resource>, meta: &ListMeta, items: Items, form: ListForm,
     }
 }
 
-fn table_meta(meta: &ListMeta) -> table::ListMeta {
+/// Returns the metadata of a list as a Table has them.
+pub(crate) fn table_meta(meta: &ListMeta) -> table::ListMeta {
     table::ListMeta {
         resource_version: meta.resource_version.clone(),
         continue_token: Some(meta.continue_token.clone()).filter(|token| !token.is_empty()),
@@ -305,6 +306,10 @@ where
     fn next(&mut self) -> Option<Self::Item> {
         self.tails.as_ref()?;
         let mut chunk = std::mem::take(&mut self.head);
+        if !self.first {
+            // The former chunk was whole, so this one is expected to be.
+            chunk.reserve(WHOLE_CHUNK);
+        }
         while chunk.len() < CHUNK_BYTES {
             let Some(object) = self.items.next() else {
                 let [tail, empty] = self.tails.take()?;
@@ -321,16 +326,17 @@ where
     }
 }
 
-/// Reserves the memory of a whole chunk once a list is not short. Without it, the chunk grows by doubling, and a long
-/// list copies each byte about once more.
+/// The memory of a whole chunk, which ends with the first item behind [`CHUNK_BYTES`].
+const WHOLE_CHUNK: usize = CHUNK_BYTES + CHUNK_BYTES / 16;
+
+/// Reserves the memory of a whole first chunk once a list is not short. Without it, the chunk grows by doubling, and a
+/// long list copies each byte about once more.
 fn reserve_whole_chunk(chunk: &mut BytesMut) {
     /// Bytes of items above which a chunk is expected to become whole.
     const LONG: usize = CHUNK_BYTES / 8;
-    /// A chunk ends with the first item behind [`CHUNK_BYTES`].
-    const WHOLE: usize = CHUNK_BYTES + CHUNK_BYTES / 16;
 
-    if chunk.len() >= LONG && chunk.capacity() < WHOLE {
-        chunk.reserve(WHOLE.saturating_sub(chunk.len()));
+    if chunk.len() >= LONG && chunk.capacity() < WHOLE_CHUNK {
+        chunk.reserve(WHOLE_CHUNK.saturating_sub(chunk.len()));
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) mod body;
 pub(crate) mod caches;
 pub(crate) mod chunks;
 pub(crate) mod compressed_blocks;
-mod encode;
+pub(crate) mod encode;
 mod encoding_ids;
 pub(crate) mod extensions;
 mod gzip;

@@ -72,12 +72,8 @@ impl ResponsePreferences {
         self.cbor
     }
 
-    /// Whether the response may be compressed: the request is a read of a client that accepts gzip.
-    pub(crate) fn gzip(&self) -> bool {
-        self.gzip.is_some()
-    }
-
-    /// Returns the cache of compressed blocks, if the response may be compressed.
+    /// Returns the cache of compressed blocks, if the response may be compressed: the request is a read of a client that
+    /// accepts gzip.
     pub(crate) fn compressed_blocks(&self) -> Option<CompressedBlocks> {
         self.gzip.clone()
     }

@@ -15,7 +15,8 @@ use crate::response::respond;
 
 /// The paths that a stopping server still serves, because load balancers read them.
 const EXEMPT_PATHS: [&str; 2] = ["/readyz", "/livez"];
-/// The user agent prefix of other API servers, whose requests are still served.
+/// The prefix of the user agents of API servers. Their requests are still served, because they may be parts of running
+/// requests: this server calls the webhooks that it serves itself.
 const EXEMPT_USER_AGENT: &str = "kube-apiserver/";
 const MESSAGE: &str = "The apiserver is shutting down, please try again later.\n";
 /// The value of `Retry-After`, in seconds.
@@ -97,6 +98,8 @@ mod tests {
             ("/readyz?verbose", "probe", true),
             ("/livez/ping", "probe", true),
             ("/api/v1/pods", "kube-apiserver/v1.36.0", true),
+            ("/apis/example.com/v1/reviews", "kube-apiserver/listwatch-0.1.0", true),
+            ("/apis/example.com/v1/reviews", "kube-apiserver-admission", false),
         ] {
             assert_eq!(drain.admit(&parts(path, user_agent)).is_ok(), admitted, "{path} {user_agent}");
         }

@@ -10,6 +10,7 @@ use listwatch_cacher::{EncodingCache, List};
 use listwatch_json::{Map, json};
 use listwatch_meta::{Object, ShardSelector, Status};
 use listwatch_table::{IncludeObject, ListMeta, MetaVersion, TableView, partial};
+use listwatch_wire::list::{ListBody, ListMeta as ListBodyMeta};
 use listwatch_wire::media_type::{Encoding, Negotiated, Purpose, Served, View, negotiate, wants_pretty};
 use listwatch_wire::pretty::Indenter;
 use listwatch_wire::protobuf;
@@ -42,7 +43,16 @@ impl ObjectView {
         Self::from(preferences, preferences.served(resource))
     }
 
-    /// Negotiates the form of an object without Table and metadata views, such as a Scale.
+    /// Negotiates the form of a Scale of a resource. A Scale is a typed object, so protobuf is also served for a custom
+    /// resource. The router checks the header for built-in resources only (`customresource_handler.go`, `scaleScope`).
+    ///
+    /// # Errors
+    /// 406 if the client accepts no form of the server; 400 for an unsupported `includeObject`.
+    pub(crate) fn negotiate_scale(preferences: &ResponsePreferences, resource: &Resource) -> Result<Self, Status> {
+        Self::from(preferences, Served { builtin: !resource.custom, cbor: preferences.cbor(), ..Served::BUILTIN })
+    }
+
+    /// Negotiates the form of an object without Table and metadata views, such as a review.
     ///
     /// # Errors
     /// 406 if the client accepts no form of the server.
@@ -104,14 +114,62 @@ impl ObjectView {
     /// # Errors
     /// 500 when the object cannot be encoded.
     pub(crate) fn bytes(&self, code: u16, resource: &Arc<Resource>, json: Bytes) -> Result<Response<Body>, Status> {
+        self.viewed(code, json, |version| TableView::new(resource, self.include, version))
+    }
+
+    /// Returns the response with a Scale of a resource, which is given as JSON.
+    ///
+    /// # Errors
+    /// 500 when the Scale cannot be encoded.
+    pub(crate) fn scale(&self, code: u16, resource: &Arc<Resource>, json: Bytes) -> Result<Response<Body>, Status> {
+        self.viewed(code, json, |version| TableView::of_scale(resource, self.include, version))
+    }
+
+    /// Returns the response with an object in the negotiated view. `table` creates the Table view.
+    fn viewed(
+        &self,
+        code: u16,
+        json: Bytes,
+        table: impl FnOnce(MetaVersion) -> TableView,
+    ) -> Result<Response<Body>, Status> {
         let json = match self.negotiated.view {
             View::Full => json,
-            View::Table { v1beta1 } => {
-                let view = TableView::new(resource, self.include, v1beta1.into());
-                view.event_object(&json, true, OffsetDateTime::now_utc())
-            }
+            View::Table { v1beta1 } => table(v1beta1.into()).event_object(&json, true, OffsetDateTime::now_utc()),
             View::PartialMetadata { v1beta1 } => partial::object(&json, v1beta1.into()),
         };
+        self.json(code, json)
+    }
+
+    /// Returns the response with a list of a few objects in the negotiated view, e.g. those that a deletecollection has
+    /// deleted.
+    ///
+    /// # Errors
+    /// 500 when the list cannot be encoded.
+    pub(crate) fn list(
+        &self,
+        code: u16,
+        resource: &Arc<Resource>,
+        meta: &ListBodyMeta,
+        objects: &[Object],
+    ) -> Result<Response<Body>, Status> {
+        let shown: Vec<_> = objects.iter().map(|object| resource.shown(object)).collect();
+        let rows = shown.iter().map(|object| object.json_slice());
+        let mut json = match self.negotiated.view {
+            View::Full => {
+                let items = shown.iter().map(|object| Object::clone(object));
+                let chunks: Vec<_> = ListBody::new(meta, resource.list_style(), items).collect();
+                Bytes::from(chunks.concat())
+            }
+            View::Table { v1beta1 } => {
+                let view = TableView::new(resource, self.include, v1beta1.into());
+                view.list(rows, &list::table_meta(meta), OffsetDateTime::now_utc())
+            }
+            View::PartialMetadata { v1beta1 } => partial::list(rows, &list::table_meta(meta), v1beta1.into()),
+        };
+        // The encoder adds the final newline.
+        if json.last() == Some(&b'\n') {
+            json.truncate(json.len() - 1);
+        }
         self.json(code, json)
     }
 

@@ -7,7 +7,8 @@
 //!
 //! A single event is sent at once and without a copy: the chunk is the frame that all watchers share. Events that are
 //! ready together are sent in one chunk. A busy server therefore writes to the socket once per chunk and not once per
-//! event. No event waits for a timer.
+//! event. No event waits for a timer. As in kube-apiserver, no watch is compressed
+//! (`k8s.io/apiserver/pkg/endpoints/handlers/watch.go`).
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -21,7 +22,6 @@ use listwatch_wire::media_type::Encoding;
 use tokio::time::Sleep;
 
 use crate::flow_control::WatchAdmission;
-use crate::response::gzip;
 use crate::response::watch_drain::{OpenWatch, WatchDrain};
 use crate::response::watch_view::WatchView;
 use listwatch_registry::Resource;
@@ -40,20 +40,11 @@ pub(crate) struct WatchStream {
     open: OpenWatch,
     /// The time until this watch ends, while the server drains its watches.
     drain_delay: Option<Pin<Box<Sleep>>>,
-    /// The compressor; `None` without compression or after the end of the gzip member.
-    gzip: Option<gzip::GzipStream>,
-    compressed: bool,
     admission: WatchAdmission,
 }
 
 impl WatchStream {
-    pub(crate) fn new(
-        watcher: Watcher,
-        resource: Arc<Resource>,
-        view: WatchView,
-        drain: Arc<WatchDrain>,
-        gzip: bool,
-    ) -> Self {
+    pub(crate) fn new(watcher: Watcher, resource: Arc<Resource>, view: WatchView, drain: Arc<WatchDrain>) -> Self {
         let open = OpenWatch::new(drain);
         WatchStream {
             watcher,
@@ -62,8 +53,6 @@ impl WatchStream {
             ended: false,
             open,
             drain_delay: None,
-            gzip: gzip.then(gzip::GzipStream::default),
-            compressed: gzip,
             admission: WatchAdmission::default(),
         }
     }
@@ -103,11 +92,6 @@ impl WatchStream {
         self.poll_end(cx).map(|()| None)
     }
 
-    /// Whether the chunks are compressed.
-    pub(crate) fn is_gzip(&self) -> bool {
-        self.compressed
-    }
-
     /// Returns the next chunk; `None` after the end.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut batch = Batch::default();
@@ -129,13 +113,9 @@ impl WatchStream {
             }
         }
         self.admission.note_sent(batch.len());
-        match (batch.finish(), &mut self.gzip) {
-            (Some(chunk), Some(gzip)) => Poll::Ready(Some(gzip.chunk(&chunk))),
-            (Some(chunk), None) => Poll::Ready(Some(chunk)),
-            (None, _) => {
-                std::task::ready!(self.poll_end(cx));
-                Poll::Ready(self.gzip.take().map(|mut gzip| gzip.end()))
-            }
+        match batch.finish() {
+            Some(chunk) => Poll::Ready(Some(chunk)),
+            None => self.poll_end(cx).map(|()| None),
         }
     }
 

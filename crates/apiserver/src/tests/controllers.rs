@@ -1,4 +1,4 @@
-//! Tests of the built-in controllers with a store that panics or is slow.
+//! Tests of the built-in controllers and of clean-ups with a store that panics or is slow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +25,10 @@ struct PanickingStore {
     panics_left: AtomicUsize,
     /// The permits for creations of keys that end in `/slow`.
     gate: Semaphore,
+    /// The permits for deletions of keys that end in `/held`.
+    deletions: Semaphore,
+    /// The number of deletions that wait for a permit, or have got one.
+    deletions_begun: AtomicUsize,
 }
 
 impl PanickingStore {
@@ -63,6 +67,10 @@ impl Storage for PanickingStore {
         self.inner.update(key, expected, value, ttl).await
     }
     async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, DeleteError> {
+        if key.as_str().ends_with("/held") {
+            self.deletions_begun.fetch_add(1, Ordering::SeqCst);
+            let _permit = self.deletions.acquire().await;
+        }
         self.inner.delete(key, expected).await
     }
     async fn watch(&self, range: KeyRange, after: Revision) -> Result<Watch, WatchError> {
@@ -86,8 +94,14 @@ impl Storage for PanickingStore {
 }
 
 async fn server(key: &'static str) -> (ApiServer, Arc<PanickingStore>) {
-    let (panics_left, gate) = (AtomicUsize::new(1), Semaphore::new(0));
-    let storage = Arc::new(PanickingStore { inner: MemoryStorage::new(), key, panics_left, gate });
+    let storage = Arc::new(PanickingStore {
+        inner: MemoryStorage::new(),
+        key,
+        panics_left: AtomicUsize::new(1),
+        gate: Semaphore::new(0),
+        deletions: Semaphore::new(0),
+        deletions_begun: AtomicUsize::new(0),
+    });
     (ApiServer::builder().storage(storage.clone()).build().await.unwrap(), storage)
 }
 
@@ -154,4 +168,71 @@ async fn definition_is_established_despite_store_panics() {
         "schema":{"openAPIV3Schema":{"type":"object"}}}]}}"#;
     assert_eq!(send(&server, "POST", DEFINITIONS, definition).await.0, 201);
     until(&server, &format!("{DEFINITIONS}/as.example.com"), |_, body| body.contains("\"Established\"")).await;
+}
+
+/// Creates a service and its Endpoints, sends a deletion of the service, and drops the request while the store holds the
+/// deletion.
+async fn drop_a_held_deletion(server: &ApiServer, storage: &PanickingStore) {
+    let service = r#"{"metadata":{"name":"held"},"spec":{"ports":[{"port":80}]}}"#;
+    assert_eq!(send(server, "POST", "/api/v1/namespaces/default/services", service).await.0, 201);
+    let endpoints = r#"{"metadata":{"name":"held"}}"#;
+    assert_eq!(send(server, "POST", "/api/v1/namespaces/default/endpoints", endpoints).await.0, 201);
+    let held = async {
+        while storage.deletions_begun.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        (code, body) = send(server, "DELETE", "/api/v1/namespaces/default/services/held", "") => panic!("{code} {body}"),
+        () = held => {}
+    }
+}
+
+async fn has_endpoints(storage: &PanickingStore) -> bool {
+    storage.get(&Key::new("services/endpoints", Some("default"), "held").unwrap()).await.unwrap().0.is_some()
+}
+
+#[tokio::test]
+async fn cleanup_of_a_dropped_deletion_continues_when_the_shutdown_begins() {
+    let (server, storage) = server("nothing").await;
+    drop_a_held_deletion(&server, &storage).await;
+    server.shutdown();
+    assert!(has_endpoints(&storage).await);
+    storage.deletions.add_permits(1);
+    let cleaned_up = async {
+        while has_endpoints(&storage).await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), cleaned_up).await.expect("the Endpoints of the service remain");
+    server.finish_cleanups().await;
+}
+
+#[tokio::test]
+async fn finish_cleanups_completes_what_was_dropped_before_it() {
+    let (server, storage) = server("nothing").await;
+    drop_a_held_deletion(&server, &storage).await;
+    server.shutdown();
+    let finish = server.finish_cleanups();
+    tokio::pin!(finish);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), &mut finish).await.is_err(),
+        "the store holds the deletion"
+    );
+    storage.deletions.add_permits(1);
+    finish.await;
+    assert!(!has_endpoints(&storage).await, "the Endpoints of the service remain");
+}
+
+#[tokio::test]
+async fn finish_cleanups_gives_up_after_five_seconds() {
+    let (server, storage) = server("nothing").await;
+    drop_a_held_deletion(&server, &storage).await;
+    server.shutdown();
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    server.finish_cleanups().await;
+    let waited = start.elapsed();
+    assert!((Duration::from_secs(5)..Duration::from_secs(6)).contains(&waited), "{waited:?}");
+    assert!(has_endpoints(&storage).await);
 }

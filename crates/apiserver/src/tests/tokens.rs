@@ -132,6 +132,11 @@ async fn token_is_invalid_after_deletion_of_its_bound_object() {
     let reference = json!({"kind": "Secret", "apiVersion": "v1", "name": "s"});
     let answer = issued(&server, json!({"boundObjectRef": reference})).await;
     assert_eq!(answer["spec"]["boundObjectRef"], reference);
+    for api_version in [None, Some(""), Some("v2"), Some("a/b/c")] {
+        let mut reference = json!({"kind": "Secret", "name": "s"});
+        api_version.into_iter().for_each(|version| reference["apiVersion"] = json!(version));
+        issued(&server, json!({"boundObjectRef": reference})).await;
+    }
     let token = answer["status"]["token"].as_str().unwrap();
     assert_eq!(ask(&server, token, "GET /api/v1/pods", Value::Null).await.0, 200);
     assert_eq!(ask(&server, "", &format!("DELETE {secret}/s"), Value::Null).await.0, 200);

@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use listwatch_access::PeerCertificates;
+use listwatch_webhook_admission::LoopbackRegistration;
 use rustls::ServerConfig;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -75,6 +76,8 @@ pub struct Serving {
     task: JoinHandle<()>,
     /// A task that ends with the listener.
     companion: Option<AbortOnDrop>,
+    /// Makes the server call its own webhooks at this listener.
+    loopback: Option<LoopbackRegistration>,
 }
 
 /// A task that is aborted when the value is dropped.
@@ -94,6 +97,12 @@ impl Serving {
         self
     }
 
+    /// Makes the server call its own webhooks at this listener until the listener closes.
+    pub(super) fn with_loopback(mut self, loopback: LoopbackRegistration) -> Self {
+        self.loopback = Some(loopback);
+        self
+    }
+
     /// Returns the bound address. If port 0 was requested, the address has the port that the operating system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -103,6 +112,7 @@ impl Serving {
     /// if that is longer. Call [`ApiServer::shutdown`](crate::ApiServer::shutdown) first. Otherwise open watches do not
     /// end, and this method waits for the whole time.
     pub async fn shutdown(mut self) {
+        self.loopback = None;
         let _ = self.stop.send(true);
         let _ = (&mut self.task).await;
     }
@@ -138,7 +148,7 @@ pub(crate) fn serve(
             warn!("requests did not finish within {drain_timeout:?}; their connections are closed");
         }
     });
-    Ok(Serving { address, stop, task, companion: None })
+    Ok(Serving { address, stop, task, companion: None, loopback: None })
 }
 
 /// Accepts connections until the shutdown. Returns the connections that are still open.

@@ -5,11 +5,13 @@
 //!            plain HTTP is refused        └─ http/1.1 ─▶ http1 ──▶ hyper ─┘
 //!  peer: ends connections that are idle or stalled          pki: certificates, token, kubeconfig
 //!                                                     serving_certificates: selection by name, renewal
+//!                                                     loopback: the certificate for the server itself
 //! ```
 
 mod gather;
 mod http1;
 mod listener;
+mod loopback;
 mod peer;
 pub mod pki;
 mod pki_error;
@@ -20,6 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use self::listener::{HTTP2_STREAMS_MAX, Serving};
+use self::loopback::LoopbackCertificate;
 use self::pki::{Pki, PkiError};
 use crate::auth::Auth;
 use crate::server::ApiServer;
@@ -62,16 +65,22 @@ impl TestServer {
 impl ApiServer {
     /// Serves HTTPS on a bound listener: HTTP/2 and HTTP/1.1 by ALPN. Certificate files are reloaded periodically.
     ///
+    /// The server calls webhooks of the service `default/kubernetes` at its first open listener, as the user
+    /// `system:apiserver`.
+    ///
     /// # Errors
-    /// The error of the operating system if the listener cannot be used.
+    /// The error of the operating system if the listener cannot be used, or if there are no random bytes.
     pub fn serve(&self, listener: std::net::TcpListener, pki: &Pki) -> io::Result<Serving> {
+        let loopback = LoopbackCertificate::create().map_err(io::Error::other)?;
         let serving = listener::serve(
             self.service(),
             listener,
-            Some(pki.tls()),
+            Some(loopback.add_to(&pki.tls())),
             self.shared.http2_streams_max,
             self.shared.watch_drain.grace(),
         )?;
+        let client = loopback.into_client(serving.address(), self.shared.loopback_token.token());
+        let serving = serving.with_loopback(self.shared.webhook_caller.add_loopback(client));
         let certificates = pki.certificates();
         Ok(if certificates.can_change() { serving.with_task(Arc::clone(certificates).follow_files()) } else { serving })
     }
@@ -104,4 +113,23 @@ impl ApiServer {
         let kubeconfig = pki.kubeconfig(&format!("https://{}", serving.address()));
         Ok(TestServer { serving, kubeconfig })
     }
+}
+
+/// Performs a TLS handshake in memory.
+#[cfg(test)]
+fn complete_handshake(
+    client: &mut rustls::ClientConnection,
+    server: &mut rustls::ServerConnection,
+) -> Result<(), rustls::Error> {
+    while client.is_handshaking() || server.is_handshaking() {
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        server.read_tls(&mut bytes.as_slice()).unwrap();
+        server.process_new_packets()?;
+        let mut bytes = Vec::new();
+        server.write_tls(&mut bytes).unwrap();
+        client.read_tls(&mut bytes.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    Ok(())
 }

@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use listwatch_access::{public_key_unknown_to_rustls, verify_tls12_signature};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, ServerConfig, SignatureScheme, SupportedCipherSuite};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
@@ -167,8 +168,18 @@ impl Pki {
         Arc::clone(&self.tls)
     }
 
+    /// Writes the kubeconfig of the administrator for the server at `url`, which only its owner may read (mode 0600). An
+    /// existing file is replaced atomically, but the file is not synced, which takes milliseconds: after a power failure
+    /// it may be empty until the server starts again.
+    ///
+    /// # Errors
+    /// [`PkiError::File`] with the path.
+    pub fn write_kubeconfig(&self, path: &Path, url: &str) -> Result<(), PkiError> {
+        replace_private(path, self.kubeconfig(url).as_bytes(), |_| Ok(()))
+    }
+
     /// Returns a kubeconfig of the administrator for the server at `url`, with the CA certificate and the token.
-    pub fn kubeconfig(&self, url: &str) -> String {
+    pub(crate) fn kubeconfig(&self, url: &str) -> String {
         let ca = STANDARD.encode(&self.ca_pem);
         let token = &self.token;
         format!(
@@ -258,7 +269,8 @@ fn go_alias(name: &str) -> &str {
 
 /// Requests a client certificate without requiring one, and accepts any certificate, like Go's `tls.RequestClientCert`.
 /// The handshake proves that the client has the key. If the handshake failed instead, the client would not receive a
-/// 401, and could not use a token.
+/// 401, and could not use a token. This holds for certificates that rustls cannot read, too, such as those of X.509
+/// version 1.
 #[derive(Debug)]
 struct RequestClientCertificate {
     algorithms: WebPkiSupportedAlgorithms,
@@ -288,7 +300,13 @@ impl ClientCertVerifier for RequestClientCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        let Some(key) = public_key_unknown_to_rustls(certificate) else {
+            return rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms);
+        };
+        match verify_tls12_signature(&key, signature.scheme.into(), message, signature.signature()) {
+            true => Ok(HandshakeSignatureValid::assertion()),
+            false => Err(rustls::CertificateError::BadSignature.into()),
+        }
     }
 
     fn verify_tls13_signature(
@@ -297,7 +315,10 @@ impl ClientCertVerifier for RequestClientCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        match public_key_unknown_to_rustls(certificate) {
+            Some(key) => verify_tls13_signature_with_raw_key(message, &key.into(), signature, &self.algorithms),
+            None => rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -305,18 +326,19 @@ impl ClientCertVerifier for RequestClientCertificate {
     }
 }
 
-/// Writes a file that only its owner may read (mode 0600). Replaces an existing file atomically.
-///
-/// # Errors
-/// [`PkiError::File`] with the path.
-pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+/// Writes a file that only its owner may read (mode 0600), and syncs it. Replaces an existing file atomically.
+fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    replace_private(path, content, fs::File::sync_all)
+}
+
+fn replace_private(path: &Path, content: &[u8], sync: fn(&fs::File) -> io::Result<()>) -> Result<(), PkiError> {
     let failed = |source| PkiError::File { path: path.to_owned(), source };
     let mut name = path.file_name().unwrap_or_default().to_owned();
     // The temporary file has a random new name, so that no existing link or file of another user is written.
     name.push(format!(".{:016x}.tmp", rand::random::<u64>()));
     let temporary = path.with_file_name(name);
     let written = create_private(&temporary)
-        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|mut file| file.write_all(content).and_then(|()| sync(&file)))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
@@ -388,7 +410,8 @@ fn server_params(names: &[String]) -> Result<CertificateParams, rcgen::Error> {
     Ok(params)
 }
 
-fn name(common_name: &str) -> DistinguishedName {
+/// Returns a distinguished name with only a common name.
+pub(super) fn name(common_name: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
     name
@@ -396,7 +419,13 @@ fn name(common_name: &str) -> DistinguishedName {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::SigningKey as _;
+    use rustls_pki_types::pem::PemObject as _;
+    use x509_cert::der::asn1::BitString;
+    use x509_cert::der::{Any, Decode as _, Encode as _, Tag};
+
     use super::*;
+    use crate::transport::complete_handshake;
 
     #[test]
     fn ca_and_token_are_kept_across_restarts() {
@@ -426,5 +455,75 @@ mod tests {
         fs::write(directory.path().join("ca.key"), "garbage").unwrap();
         let error = Pki::load_or_create(directory.path(), &[]).err().unwrap().to_string();
         assert!(error.contains("ca.key is not usable"), "{error}");
+    }
+
+    /// A certificate of X.509 version 1, which rustls cannot read, and its key.
+    fn version_1_certificate() -> (CertificateDer<'static>, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let der = ca_params().self_signed(&key).unwrap().der().clone();
+        let parsed = x509_cert::Certificate::from_der(&der).unwrap();
+        let (tbs, algorithm) = (parsed.tbs_certificate(), parsed.signature_algorithm());
+        let parts = [
+            tbs.serial_number().to_der(),
+            algorithm.to_der(),
+            tbs.issuer().to_der(),
+            tbs.validity().to_der(),
+            tbs.subject().to_der(),
+            tbs.subject_public_key_info().to_der(),
+        ];
+        let sequence = |content: &[u8]| Any::new(Tag::Sequence, content).unwrap().to_der().unwrap();
+        let tbs = sequence(&parts.map(|part| part.unwrap()).concat());
+        let signature = BitString::from_bytes(&key.sign(&tbs).unwrap()).unwrap();
+        (sequence(&[tbs, algorithm.to_der().unwrap(), signature.to_der().unwrap()].concat()).into(), key)
+    }
+
+    /// Accepts every server. Presents one certificate, and signs with one key.
+    #[derive(Debug)]
+    struct Client(Arc<rustls::sign::CertifiedKey>);
+
+    impl rustls::client::ResolvesClientCert for Client {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            Some(Arc::clone(&self.0))
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    /// Performs a handshake in memory. Returns the certificates that the server received.
+    fn handshake(
+        version: &'static rustls::SupportedProtocolVersion,
+        certificate: CertificateDer<'static>,
+        key: &KeyPair,
+    ) -> Result<Option<Vec<CertificateDer<'static>>>, rustls::Error> {
+        let pki = Pki::in_memory(&[]).unwrap();
+        let options = TlsOptions { request_client_certificates: true, ..TlsOptions::default() };
+        let server = tls_config(pki.certificates(), &options).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pki.ca_pem().as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let signer = provider.key_provider.load_private_key(private).unwrap();
+        let certified = rustls::sign::CertifiedKey::new(vec![certificate], signer);
+        let client = rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+        let client = client.with_root_certificates(roots).with_client_cert_resolver(Arc::new(Client(certified.into())));
+        let mut client = rustls::ClientConnection::new(client.into(), "localhost".try_into().unwrap()).unwrap();
+        let mut server = rustls::ServerConnection::new(server.into()).unwrap();
+        complete_handshake(&mut client, &mut server)?;
+        Ok(server.peer_certificates().map(<[_]>::to_vec))
+    }
+
+    #[test]
+    fn client_with_a_version_1_certificate_completes_the_handshake() {
+        let (certificate, key) = version_1_certificate();
+        let other = KeyPair::generate().unwrap();
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let received = handshake(version, certificate.clone(), &key);
+            assert_eq!(received, Ok(Some(vec![certificate.clone()])), "{version:?}");
+            let stolen = handshake(version, certificate.clone(), &other);
+            let rejected = rustls::Error::InvalidCertificate(rustls::CertificateError::BadSignature);
+            assert_eq!(stolen, Err(rejected), "{version:?}: the client does not have the key of the certificate");
+        }
     }
 }

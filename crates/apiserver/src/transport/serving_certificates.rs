@@ -222,7 +222,10 @@ fn parse_pair(certificate: &Path, key: &Path, pair: Option<&[Vec<u8>]>) -> Resul
 }
 
 /// Checks that the key belongs to the certificate.
-fn certified(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<CertifiedKey, rustls::Error> {
+pub(super) fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, rustls::Error> {
     CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
 }
 

@@ -190,7 +190,7 @@ async fn token_webhook_is_asked_only_about_unknown_tokens() {
     let options = TokenWebhookOptions {
         version: ReviewVersion::V1,
         kept_for: Duration::from_secs(120),
-        api_audiences: vec!["api".to_owned()],
+        api_audiences: vec!["https://kubernetes.default.svc.cluster.local".to_owned()],
     };
     let server = builder().token_webhook(client, options).build().await.unwrap();
     for (token, code) in [("s3cret", 200), ("bobs", 200), ("bobs", 200), ("another", 401)] {

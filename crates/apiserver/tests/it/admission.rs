@@ -129,12 +129,15 @@ async fn validating_plugin_runs_on_updates_patches_and_deletes() {
 }
 
 #[tokio::test]
-async fn mutating_plugin_cannot_rename_an_object() {
+async fn mutating_plugin_renames_a_posted_object() {
     let server = server().await;
     let map = json!({"metadata": {"name": "rename-me"}});
-    let (code, status) = send(&server, Method::POST, "/api/v1/namespaces/dev/configmaps", map).await;
-    assert_eq!(code, 500, "{status}");
-    assert_eq!(send(&server, Method::GET, "/api/v1/namespaces/dev/configmaps/renamed", Value::Null).await.0, 404);
+    let (code, created) = send(&server, Method::POST, "/api/v1/namespaces/dev/configmaps", map).await;
+    assert_eq!((code, &created["metadata"]["name"]), (201, &json!("renamed")), "{created}");
+    for (name, code) in [("renamed", 200), ("rename-me", 404)] {
+        let path = format!("/api/v1/namespaces/dev/configmaps/{name}");
+        assert_eq!(send(&server, Method::GET, &path, Value::Null).await.0, code, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -144,7 +147,7 @@ async fn validating_plugin_receives_the_allocated_address_of_a_service() {
     assert_eq!(send(&server, Method::POST, "/api/v1/namespaces/dev/services", service).await.0, 201);
 }
 
-/// Rejects the deletion of pods.
+/// Rejects the eviction of pods.
 struct KeepPods;
 
 impl ValidatingAdmission for KeepPods {
@@ -153,7 +156,7 @@ impl ValidatingAdmission for KeepPods {
     }
 
     fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
-        request.resource == "pods" && request.operation == Operation::Delete
+        request.resource == "pods" && request.subresource == Some("eviction")
     }
 
     fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
@@ -208,6 +211,32 @@ impl Authorizer for NoNewEndpoints {
         let creates = attributes.verb == "create" && attributes.resource == "endpoints";
         MaybeFuture::ready(if creates { Authorization::deny("not here") } else { Authorization::allow("") })
     }
+}
+
+/// Allows all requests except creations with a name, and fails for the name `failed`.
+struct NoNamedCreate;
+
+impl Authorizer for NoNamedCreate {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeFuture<'a, Authorization> {
+        MaybeFuture::ready(match (attributes.verb, attributes.name) {
+            ("create", "failed") => Authorization::deny("").with_error("the webhook is down"),
+            ("create", name) if !name.is_empty() => Authorization::deny("named"),
+            _ => Authorization::allow(""),
+        })
+    }
+}
+
+#[tokio::test]
+async fn post_is_authorized_once_without_the_name_of_the_object() {
+    let server = ApiServer::builder().authorizer(NoNamedCreate).build().await.unwrap();
+    let maps = "/api/v1/namespaces/default/endpoints";
+    let of = |name: &str| json!({"metadata": {"name": name}});
+    let (code, created) = send(&server, Method::POST, maps, of("e")).await;
+    assert_eq!(code, 201, "{created}");
+    let (code, refused) = send(&server, Method::PUT, &format!("{maps}/f"), of("f")).await;
+    assert_eq!(code, 403, "{refused}");
+    let (code, failed) = send(&server, Method::PUT, &format!("{maps}/failed"), of("failed")).await;
+    assert_eq!((code, &failed["message"]), (500, &json!("Internal error occurred: the webhook is down")));
 }
 
 #[tokio::test]

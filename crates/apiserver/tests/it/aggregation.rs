@@ -16,7 +16,7 @@ const THINGS: &str = "/apis/ext.example.com/v1/namespaces/default/things";
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.ext.example.com";
 
 /// An extension server, which ends with the test.
-struct Extension {
+pub(crate) struct Extension {
     process: Child,
     port: u16,
     certificate: String,
@@ -31,7 +31,7 @@ impl Drop for Extension {
 
 impl Extension {
     /// Starts the server as the service `default/things`.
-    fn start(folder: &std::path::Path) -> Self {
+    pub(crate) fn start(folder: &std::path::Path) -> Self {
         let certified = rcgen::generate_simple_self_signed(vec!["things.default.svc".to_owned()]).unwrap();
         let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
         std::fs::write(&certificate, certified.cert.pem()).unwrap();
@@ -45,7 +45,7 @@ impl Extension {
     }
 
     /// Returns the APIService of the extension server.
-    fn api_service(&self) -> Value {
+    pub(crate) fn api_service(&self) -> Value {
         let bundle = base64::engine::general_purpose::STANDARD.encode(&self.certificate);
         json!({"metadata": {"name": "v1.ext.example.com"}, "spec": {"group": "ext.example.com", "version": "v1",
             "groupPriorityMinimum": 100, "versionPriority": 10, "caBundle": bundle,
@@ -55,7 +55,7 @@ impl Extension {
 
 /// Returns a service of the type ExternalName that resolves to this machine. Cluster addresses are not reachable in
 /// this test.
-fn service() -> Value {
+pub(crate) fn service() -> Value {
     json!({"metadata": {"name": "things"}, "spec": {"type": "ExternalName", "externalName": "localhost"}})
 }
 
@@ -145,6 +145,8 @@ async fn requests_and_documents_of_an_extension_server_are_served() {
     assert_eq!(send(&server, &format!("DELETE {API_SERVICE}"), Value::Null).await.0, 200);
     for _ in 0..1_000 {
         if get(THINGS).await.0 == 404 {
+            let found = get("/").await.1;
+            assert!(!found.to_string().contains("ext.example.com"), "{found}");
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -183,6 +185,12 @@ async fn documents_describe_both_servers(server: &ApiServer) {
         |names: &[String]| ["apps", "ext.example.com"].iter().all(|name| names.iter().any(|found| found == name));
     let groups = get("/apis").await;
     assert!(has_both(&names(&groups["groups"])), "{groups}");
+    for index in ["/", "/index.html"] {
+        let found = get(index).await;
+        let is_listed = |path: &&str| found["paths"].as_array().unwrap().iter().any(|listed| *listed == *path);
+        let paths = ["/apis/ext.example.com", "/apis/ext.example.com/v1", "/apis/apps/v1", "/version"];
+        assert!(paths.iter().all(is_listed), "{index}: {found}");
+    }
     assert_eq!(get("/apis/ext.example.com").await["preferredVersion"]["version"], "v1");
     assert_eq!(get("/apis/ext.example.com/v1").await["resources"][0]["name"], "things");
     assert_eq!(get("/apis/apps").await["preferredVersion"]["version"], "v1", "a local group changed");
@@ -217,7 +225,19 @@ async fn documents_describe_both_servers(server: &ApiServer) {
     assert_eq!(get(path).await["info"]["title"], "things");
     let spec = get("/openapi/v2").await;
     assert!(spec["paths"][THINGS].is_object() && spec["definitions"]["com.example.Thing"].is_object());
-    assert!(spec["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments"].is_object());
+    let local = "/apis/apps/v1/namespaces/{namespace}/deployments";
+    assert!(spec["paths"][local].is_object());
+    // The binary form has the same paths and the same ETag.
+    let etag = |response: &http::Response<Body>| response.headers()["etag"].clone();
+    let json = open(server, "GET /openapi/v2", &Value::Null, "application/json").await;
+    let accept = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let protobuf = open(server, "GET /openapi/v2", &Value::Null, accept).await;
+    assert_eq!((protobuf.headers()["content-type"].to_str().unwrap(), etag(&protobuf)), (accept, etag(&json)));
+    let protobuf = protobuf.into_body().collect().await.unwrap().to_bytes();
+    for name in [THINGS, "com.example.Thing", local] {
+        let is_described = protobuf.windows(name.len()).any(|window| window == name.as_bytes());
+        assert!(is_described, "the binary form lacks {name}");
+    }
 }
 
 /// Builds a server with an available extension server.

@@ -188,6 +188,13 @@ async fn value_encrypted_with_an_unknown_key_is_unreadable_and_not_absent() {
             world.expect(409, "POST", SECRETS, &secret("web")).await;
             assert_eq!(world.raw("/secrets/default/web").await, before, "{providers:?}");
         }
+        let world = World::over(&raw, form(&[GCM], StorageMediaType::Json), watch_cache).await;
+        let listed = "unable to transform key \"/secrets/default/web\": no matching prefix found";
+        for (path, why) in [(&*item, "no matching prefix found"), (SECRETS, listed)] {
+            let status = world.expect(500, "GET", path, &Value::Null).await;
+            assert_eq!(status["reason"], "InternalError", "{path}: {status}");
+            assert_eq!(status["message"], format!("Internal error occurred: {why}").as_str(), "{path}");
+        }
         // A rule without identity hides plain values: they cannot have been written with a key.
         let plain = MemoryStorage::new();
         World::over(&plain, form(&[], StorageMediaType::Json), true)
@@ -353,4 +360,105 @@ async fn new_objects_of_built_in_kinds_are_stored_as_protobuf_and_custom_resourc
         .await;
     let stored = world.raw("/listwatch/keys/serviceaccounts-es256").await;
     assert!(stored.starts_with(b"k8s:enc:aescbc:v1:key1:"), "the key that signs tokens follows the rule of Secrets");
+}
+
+/// Ported from `test/integration/pvc/upgrade_test.go` of Kubernetes.
+#[tokio::test]
+async fn claim_of_an_old_release_is_read_and_updated_with_its_defaults() {
+    let stored = json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1",
+        "metadata": {"name": "old", "namespace": "default", "uid": "08675309-9376-9376-9376-086753099999",
+            "creationTimestamp": "2024-01-01T00:00:00Z"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10G"}},
+            "dataSource": {"apiGroup": null, "kind": "PersistentVolumeClaim", "name": "foo"}},
+        "status": {}});
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let (item, dry_run) = (format!("{claims}/old"), format!("{claims}/old?dryRun=All"));
+    let key = Key::from_path("/persistentvolumeclaims/default/old").unwrap();
+    let message = protobuf::encode("v1", "PersistentVolumeClaim", stored.to_string().as_bytes()).unwrap();
+    for (media_type, value) in
+        [(StorageMediaType::Json, Bytes::from(stored.to_string())), (StorageMediaType::Protobuf, Bytes::from(message))]
+    {
+        for watch_cache in [true, false] {
+            let raw = MemoryStorage::new();
+            raw.create(&key, value.clone(), None).await.unwrap();
+            let world = World::over(&raw, form(&[], media_type), watch_cache).await;
+            world.expect(200, "PUT", &dry_run, &stored).await;
+            world.expect(200, "PATCH", &dry_run, &json!({})).await;
+            let found = world.expect(200, "GET", &item, &Value::Null).await;
+            assert_eq!(found["spec"]["volumeMode"], "Filesystem");
+            assert_eq!(found["spec"]["dataSourceRef"]["name"], "foo");
+            assert_eq!(found["status"]["phase"], "Pending");
+            world.expect(200, "PUT", &dry_run, &found).await;
+            let list = world.expect(200, "GET", claims, &Value::Null).await;
+            assert_eq!(list["items"][0]["spec"], found["spec"]);
+            assert_eq!(world.raw("/persistentvolumeclaims/default/old").await, value, "a dry run writes nothing");
+
+            let put = world.expect(200, "PUT", &item, &found).await;
+            assert_ne!(version(&put), version(&found), "an update that changes nothing stores the defaults");
+            assert_eq!(put["spec"], found["spec"]);
+            let again = world.expect(200, "PUT", &item, &put).await;
+            assert_eq!(version(&again), version(&put), "they are stored once");
+        }
+    }
+}
+
+#[tokio::test]
+async fn objects_in_removed_versions_are_served_and_written_in_the_current_version() {
+    let budget = json!({"kind": "PodDisruptionBudget", "apiVersion": "policy/v1beta1",
+        "metadata": {"name": "old", "namespace": "default", "uid": "u", "generation": 1},
+        "spec": {"minAvailable": 2, "selector": {}}, "status": {}});
+    let webhooks = json!({"kind": "ValidatingWebhookConfiguration",
+        "apiVersion": "admissionregistration.k8s.io/v1beta1", "metadata": {"name": "old"},
+        "webhooks": [{"name": "a.b.c", "clientConfig": {"url": "https://127.0.0.1:1"}, "failurePolicy": "Ignore"}]});
+    let ingress = json!({"kind": "Ingress", "apiVersion": "extensions/v1beta1",
+        "metadata": {"name": "old", "namespace": "default", "uid": "u", "generation": 1},
+        "spec": {"backend": {"serviceName": "s", "servicePort": 80}}, "status": {"loadBalancer": {}}});
+    for media_type in [StorageMediaType::Json, StorageMediaType::Protobuf] {
+        let raw = MemoryStorage::new();
+        for (key, value) in [
+            ("/poddisruptionbudgets/default/old", &budget),
+            ("/validatingwebhookconfigurations/old", &webhooks),
+            ("/ingress/default/old", &ingress),
+        ] {
+            raw.create(&Key::from_path(key).unwrap(), value.to_string().into(), None).await.unwrap();
+        }
+        let world = World::over(&raw, form(&[], media_type), true).await;
+        for (path, key, version, pointer, value) in [
+            (
+                "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+                "/poddisruptionbudgets/default/old",
+                "policy/v1",
+                "/spec/selector/matchExpressions/0/operator",
+                json!("Exists"),
+            ),
+            (
+                "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+                "/validatingwebhookconfigurations/old",
+                "admissionregistration.k8s.io/v1",
+                "/webhooks/0/matchPolicy",
+                json!("Exact"),
+            ),
+            (
+                "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+                "/ingress/default/old",
+                "networking.k8s.io/v1",
+                "/spec/defaultBackend/service/port/number",
+                json!(80),
+            ),
+        ] {
+            let item = format!("{path}/old");
+            let found = world.expect(200, "GET", &item, &Value::Null).await;
+            assert_eq!((&found["apiVersion"], found.pointer(pointer)), (&json!(version), Some(&value)), "{found}");
+            let list = world.expect(200, "GET", path, &Value::Null).await;
+            assert_eq!(list["items"][0].pointer(pointer), Some(&value), "{list}");
+            let labeled = world.expect(200, "PATCH", &item, &json!({"metadata": {"labels": {"a": "b"}}})).await;
+            assert_eq!(labeled.pointer(pointer), Some(&value), "{labeled}");
+            let stored = String::from_utf8_lossy(&world.raw(key).await).into_owned();
+            assert!(stored.contains(version) && !stored.contains("/v1beta1"), "{stored}");
+        }
+        let item = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/old";
+        let selector = json!({"matchLabels": {"a": "b"}});
+        let patched = world.expect(200, "PATCH", item, &json!({"spec": {"selector": selector}})).await;
+        assert_eq!(patched["spec"]["selector"], selector, "the budget protects the pods with the label");
+    }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
+use listwatch_access::{Authentication, AuthenticationRequest, Authenticator, MaybeFuture};
 use listwatch_apiserver::admission::{AdmissionFuture, AdmissionRequest, ValidatingAdmission};
 use listwatch_apiserver::audit_log::{AuditBackend, AuditMode, AuditOptions, AuditTarget, Client, Policy};
 use listwatch_apiserver::{ApiServer, Auth, AuthorizationMode};
 use listwatch_json::{Map, Value, json};
+use listwatch_meta::UserInfo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Builds a server with a policy and a log file in the mode `batch`, which preserves the order of the requests.
@@ -137,6 +139,62 @@ async fn audited_list_response_has_the_form_that_the_client_received() {
     assert_eq!(events[2]["responseObject"]["items"], full["items"]);
 }
 
+/// Annotates each request with a token, and authenticates the token `valid`.
+struct Annotating;
+
+impl Authenticator for Annotating {
+    fn authenticate<'a>(&'a self, request: &'a AuthenticationRequest<'a>) -> MaybeFuture<'a, Authentication> {
+        let (Some(token), Some(recorder)) = (request.token, request.recorder) else {
+            return MaybeFuture::ready(Authentication::NotRecognized);
+        };
+        recorder.annotate("example.com/token", token.to_owned());
+        recorder.warn("renew the token");
+        MaybeFuture::ready(match token {
+            "valid" => Authentication::of_user(UserInfo::admin().clone()),
+            _ => Authentication::Rejected("not valid".to_owned()),
+        })
+    }
+}
+
+#[tokio::test]
+async fn annotations_and_warnings_of_authenticators_are_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = AuditBackend::log(directory.path().join("audit.log").to_str().unwrap());
+    let policy = Policy::parse("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]").unwrap();
+    let options = AuditOptions { policy, backends: vec![AuditBackend { mode: AuditMode::Batch, ..backend }] };
+    let server = ApiServer::builder().auth(Auth::Token("s3cret".to_owned())).authenticator(Annotating);
+    let server = server.audit_log(options).build().await.unwrap();
+    let ask = async |token: &str| {
+        let request = Request::builder().uri("/api/v1/pods").header("authorization", format!("Bearer {token}"));
+        let response = server.service().handle(request.body(Full::new(Bytes::new())).unwrap()).await;
+        let warning = response.headers().get("warning").map(|value| value.to_str().unwrap().to_owned());
+        (response.status().as_u16(), warning)
+    };
+    let warning = Some("299 - \"renew the token\"".to_owned());
+    assert_eq!(ask("valid").await, (200, warning.clone()));
+    assert_eq!(ask("other").await, (401, warning));
+    let review = r#"{"spec": {"token": "valid"}}"#;
+    assert_eq!(send(&server, "POST /apis/authentication.k8s.io/v1/tokenreviews", &[], review).await.0, 201);
+    let account = "/api/v1/namespaces/default/serviceaccounts";
+    assert_eq!(send(&server, &format!("POST {account}"), &[], r#"{"metadata": {"name": "a"}}"#).await.0, 201);
+    assert_eq!(send(&server, &format!("POST {account}/a/token"), &[], "{}").await.0, 201);
+    let events = events(&server, directory.path()).await;
+    let annotated = |key: &str| -> Vec<(String, String)> {
+        let annotation = |event: &Value| event["annotations"][key].as_str().map(str::to_owned);
+        let stage = |event: &Value| event["stage"].as_str().unwrap().to_owned();
+        events.iter().filter_map(|event| Some((stage(event), annotation(event)?))).collect()
+    };
+    let expected = [("RequestReceived", "valid"), ("ResponseComplete", "valid"), ("ResponseStarted", "other")];
+    let found = annotated("example.com/token");
+    let own = found.iter().filter(|(_, token)| token != "s3cret").cloned().collect::<Vec<_>>();
+    assert_eq!(own, expected.map(|(stage, token)| (stage.to_owned(), token.to_owned())));
+    let issued = annotated("authentication.kubernetes.io/issued-credential-id");
+    assert!(
+        matches!(&issued[..], [(stage, id)] if stage == "ResponseComplete" && id.starts_with("JTI=")),
+        "{issued:?}"
+    );
+}
+
 #[tokio::test]
 async fn failed_authentication_is_audited_without_the_credential() {
     let directory = tempfile::tempdir().unwrap();
@@ -219,6 +277,38 @@ async fn audit_annotations_of_admission_plugins_are_recorded_even_for_rejected_w
     let events = events(&server, directory.path()).await;
     let seen: Vec<&Value> = events.iter().map(|event| &event["annotations"]["example.com/seen"]).collect();
     assert_eq!(seen, ["good", "bad"]);
+}
+
+#[tokio::test]
+async fn patch_of_a_webhook_is_recorded_from_the_level_request_on() {
+    let rules =
+        json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]);
+    let selector = json!({"matchLabels": {"kubernetes.io/metadata.name": "default"}});
+    let hook = json!({"name": "w.example.com", "rules": rules, "namespaceSelector": selector});
+    let webhook = json!({"metadata": {"name": "c"}, "webhooks": [hook]});
+    let key = "patch.webhook.admission.k8s.io/round_0_index_0";
+    let value = r#"{"configuration":"c","webhook":"w.example.com","patch":[{"op":"add","path":"/data","value":{"k":"\u003c"}}],"patchType":"JSONPatch"}"#;
+    for (level, expected) in [("Metadata", Value::Null), ("Request", json!(value)), ("RequestResponse", json!(value))] {
+        let directory = tempfile::tempdir().unwrap();
+        let backend = AuditBackend::log(directory.path().join("audit.log").to_str().unwrap());
+        let policy = format!(
+            "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{{level: {level}, omitStages: [RequestReceived]}}]"
+        );
+        let options = AuditOptions { policy: Policy::parse(&policy).unwrap(), backends: vec![backend] };
+        let handler = |_: Value| async {
+            json!({"allowed": true, "patch": [{"value": {"k": "<"}, "path": "/data", "op": "add"}],
+                "auditAnnotations": {"valid": "v", "not/valid": "v"}})
+        };
+        let builder = ApiServer::builder().mutating_webhook(webhook.clone(), handler).audit_log(options);
+        let server = builder.build().await.unwrap();
+        let body = r#"{"metadata":{"name":"a"}}"#;
+        assert_eq!(send(&server, "POST /api/v1/namespaces/default/configmaps", &[], body).await.0, 201);
+        let events = events(&server, directory.path()).await;
+        let annotations = &events.last().unwrap()["annotations"];
+        assert_eq!(annotations[key], expected, "{level}: {annotations}");
+        assert_eq!(annotations["w.example.com/valid"], "v");
+        assert!(annotations.get("w.example.com/not/valid").is_none(), "{annotations}");
+    }
 }
 
 #[tokio::test]

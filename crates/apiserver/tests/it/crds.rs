@@ -1,5 +1,6 @@
 //! Tests of CustomResourceDefinitions from definition to deletion, through the service and without a network.
 
+mod stored_by_others;
 pub(crate) mod world;
 
 use std::sync::Arc;
@@ -774,6 +775,23 @@ async fn default_added_later_applies_to_stored_objects() {
     assert_eq!(written["metadata"]["generation"], old["metadata"]["generation"]);
     let (_, again) = world.put(&path, &written).await;
     assert_eq!(again["metadata"]["resourceVersion"], written["metadata"]["resourceVersion"], "now nothing changes");
+}
+
+#[tokio::test]
+async fn empty_list_as_a_default_changes_the_definition() {
+    let world = World::new().await;
+    let mut defined = definition();
+    let parts = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    defined.pointer_mut(parts).unwrap()["parts"] = json!({"type": "array", "items": {"type": "string"}});
+    world.define(&defined).await;
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
+    let mut changed = world.established("widgets.example.com").await;
+    let generation = changed["metadata"]["generation"].as_i64().unwrap();
+    changed.pointer_mut(parts).unwrap()["parts"]["default"] = json!([]);
+    let (code, written) = world.put(crd, &changed).await;
+    assert_eq!((code, written["metadata"]["generation"].as_i64()), (200, Some(generation + 1)));
+    world.post(WIDGETS, &widget("a")).await;
+    assert_eq!(world.get(&format!("{WIDGETS}/a")).await.1["spec"]["parts"], json!([]));
 }
 
 /// Returns a definition of widgets with an additional version `v2`, which has `spec.extra` and lacks `spec.replicas`.

@@ -1,4 +1,5 @@
-"""An extension server for a test: serves things of ext.example.com/v1 over TLS, with the standard library alone.
+"""An extension server for a test: serves things of ext.example.com/v1 over TLS, with the standard library alone. As a
+validating webhook at the path of reviews, it rejects objects with the name `denied`.
 
 Usage: extension_server.py CERTIFICATE KEY. Prints its port.
 """
@@ -69,6 +70,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         thing = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if urlsplit(self.path).path == BASE + "/reviews":
+            self.review(thing)
+            return
         groups = self.headers.get_all("X-Remote-Group", [])
         seen = {"user": self.headers["X-Remote-User"], "groups": ",".join(groups), "token": self.headers["Authorization"]}
         seen["address"] = self.headers["X-Forwarded-For"]
@@ -80,6 +84,12 @@ class Handler(BaseHTTPRequestHandler):
             things.append(thing)
             changed.notify_all()
         self.answer(201, thing)
+
+    def review(self, review):
+        request = review["request"]
+        response = {"uid": request["uid"], "allowed": request["name"] != "denied"}
+        response["status"] = {"message": "reviewed for " + self.headers["X-Remote-User"]}
+        self.answer(200, {"kind": review["kind"], "apiVersion": review["apiVersion"], "response": response})
 
     def log(self):
         self.send_response(200)

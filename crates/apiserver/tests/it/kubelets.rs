@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use listwatch_apiserver::{ApiServer, Body, KubeletOptions};
+use listwatch_apiserver::{ApiServer, Body, Builder, KubeletOptions};
 use listwatch_json::{Value, json};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::RootCertStore;
@@ -205,7 +205,11 @@ async fn get(server: &ApiServer, path: &str) -> (u16, String) {
 
 /// Builds a server with the pod `p` on the node `n`. The kubelet of `n` listens on this port of this machine.
 async fn server(options: KubeletOptions, port: u16) -> ApiServer {
-    let server = ApiServer::builder().kubelet(options).build().await.unwrap();
+    build(ApiServer::builder().kubelet(options), port).await
+}
+
+async fn build(builder: Builder, port: u16) -> ApiServer {
+    let server = builder.build().await.unwrap();
     let pod =
         json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
     let status = json!({"status": {"addresses": [{"type": "Hostname", "address": "localhost"}],
@@ -372,6 +376,33 @@ async fn end_of_a_relayed_stream_is_forwarded_to_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn options_that_a_webhook_has_changed_reach_the_kubelet() {
+    let authority = Authority::new();
+    let kubelet = Kubelet::start(&authority).await;
+    let rules = json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["*/*"]}]);
+    let webhook = json!({"metadata": {"name": "c"}, "webhooks": [{"name": "w.example.com", "rules": rules}]});
+    let handler = |request: Value| async move {
+        let patch = match request["subResource"].as_str() {
+            Some("proxy") => json!([{"op": "replace", "path": "/path", "value": "other/pa th?x"}]),
+            _ => {
+                json!([{"op": "add", "path": "/tty", "value": true}, {"op": "replace", "path": "/command/0", "value": "pwd"}])
+            }
+        };
+        json!({"allowed": true, "patch": patch})
+    };
+    let builder = ApiServer::builder().kubelet(authority.options(&authority)).mutating_webhook(webhook, handler);
+    let server = build(builder, kubelet.port).await;
+    let proxy = "/api/v1/nodes/n/proxy";
+    let proxied = get(&server, &format!("{proxy}/pods?a=b")).await;
+    assert_eq!(proxied, (200, format!("GET /other/pa%20th%3Fx?a=b {proxy}/other/pa%20th%3Fx 0")));
+    let serving = server.serve_plain(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let exec = format!("{POD}/exec?command=ls&stdout=1");
+    let (mut stream, head) = upgrade(serving.address(), "POST", &exec, "SPDY/3.1").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    expect(&mut stream, "/exec/default/p/c?command=pwd&output=1&tty=1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_proxy_forwards_requests_of_any_size_and_method() {
     let authority = Authority::new();
     let kubelet = Kubelet::start(&authority).await;
@@ -379,6 +410,12 @@ async fn node_proxy_forwards_requests_of_any_size_and_method() {
     let proxy = "/api/v1/nodes/n/proxy";
     let listed = get(&server, &format!("{proxy}/pods/?a=b&c")).await;
     assert_eq!(listed, (200, format!("GET /pods/?a=b&c {proxy}/pods/ 0")));
+    for (sent, received) in [("%65xec", "exec"), ("a%20b%3Fc%23d", "a%20b%3Fc%23d"), ("%2565xec/", "%2565xec/")] {
+        let decoded = get(&server, &format!("{proxy}/{sent}")).await;
+        assert_eq!(decoded, (200, format!("GET /{received} {proxy}/{received} 0")), "{sent}");
+    }
+    let (code, _) = get(&server, &format!("{proxy}/%ff")).await;
+    assert_eq!(code, 400, "the path is not UTF-8");
     let above = get(&server, &format!("{proxy}/a/../../../b")).await;
     assert_eq!(above, (200, format!("GET /b {proxy}/b 0")));
     // More than the largest body of a write.

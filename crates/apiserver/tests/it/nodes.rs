@@ -111,7 +111,9 @@ async fn kubelet_reads_only_the_objects_that_its_pods_reference() {
         ("GET /api/v1/namespaces/default/secrets/s-none", 403),
         ("GET /api/v1/namespaces/default/secrets", 403),
         ("GET /api/v1/secrets?fieldSelector=metadata.name%3Ds-a", 403),
-        ("GET /api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Ds-b,metadata.name%3Ds-a", 403),
+        // The terms are sorted, so the first line has the name `s-a`. It selects nothing.
+        ("GET /api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Ds-b,metadata.name%3Ds-a", 200),
+        ("GET /api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Ds-none,metadata.name%3Ds-b", 403),
         ("GET /api/v1/namespaces/default/secrets?fieldSelector=metadata.name!%3Ds-b", 403),
         ("GET /api/v1/watch/namespaces/default/secrets?fieldSelector=metadata.name%3Ds-a", 403),
         ("GET /api/v1/pods?fieldSelector=spec.nodeName%3Da", 200),

@@ -150,7 +150,7 @@ async fn validation_actions_warn_and_audit_do_not_reject_the_request() {
     let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let [.., warned, fine] = &events[..] else { panic!("{events:?}") };
     let failures = warned["annotations"]["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap();
-    let expected = json!([{"message": "n is not 1", "policy": "p", "binding": "p-binding", "expressionIndex": "1",
+    let expected = json!([{"message": "n is not 1", "policy": "p", "binding": "p-binding", "expressionIndex": 1,
         "validationActions": ["Warn", "Audit"]}]);
     assert_eq!(serde_json::from_str::<Value>(failures).unwrap(), expected);
     assert_eq!((&warned["annotations"]["p/n"], &fine["annotations"]["p/n"]), (&json!("n is 2"), &json!("n is 1")));
@@ -510,4 +510,23 @@ async fn mutating_policy_runs_again_if_a_later_plugin_changes_the_object() {
     let object = config_map("a", json!({"own": "1"}));
     let (_, body, _) = eventually(&server, &dry, &object, |answer| answer.1["data"].get("once").is_some()).await;
     assert_eq!(body["data"], json!({"own": "1", "again": "late", "once": "early", "hook": "h"}));
+}
+
+#[tokio::test]
+async fn mutating_policy_with_reinvocation_runs_again_after_its_own_change() {
+    let server = ApiServer::builder().build().await.unwrap();
+    let append = |key: &str| {
+        let old = format!("(has(object.data.{key}) ? object.data.{key} : '')");
+        json!([apply(&format!("Object{{data: {{'{key}': {old} + 'x'}}}}"))])
+    };
+    mutate(&server, "again", json!({"reinvocationPolicy": "IfNeeded", "mutations": append("again")})).await;
+    mutate(&server, "once", json!({"mutations": append("once")})).await;
+    let dry = format!("POST {CONFIG_MAPS}?dryRun=All");
+    let object = config_map("a", json!({"own": "1"}));
+    let (_, body, _) = eventually(&server, &dry, &object, |answer| answer.1["data"].get("once").is_some()).await;
+    assert_eq!(body["data"], json!({"own": "1", "again": "xx", "once": "x"}));
+    let alone = format!("DELETE {REGISTRATION}/mutatingadmissionpolicies/once");
+    assert_eq!(send(&server, &alone, Value::Null).await.0, 200);
+    let (_, body, _) = eventually(&server, &dry, &object, |answer| answer.1["data"].get("once").is_none()).await;
+    assert_eq!(body["data"], json!({"own": "1", "again": "xx"}), "its own change is enough");
 }

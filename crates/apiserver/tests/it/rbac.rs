@@ -364,6 +364,9 @@ async fn role_writer_can_grant_only_permissions_that_the_writer_has() {
     }
     server.bind(None, "eve", ("ClusterRole", "escalator"), user("eve")).await;
     server.bind(None, "ben", ("ClusterRole", "binder"), user("ben")).await;
+    let one = json!({"verbs": ["escalate"], "apiGroups": [GROUP], "resources": ["roles"], "resourceNames": ["one"]});
+    server.role(None, "escalator-of-one", json!([one])).await;
+    server.bind(None, "ben-escalates", ("ClusterRole", "escalator-of-one"), user("ben")).await;
     server.wait_until_roles_apply().await;
 
     let [bob, eve, ben]: [Identity<'_>; 3] = [("bob", &["dev"]), ("eve", &[]), ("ben", &[])];
@@ -376,6 +379,12 @@ async fn role_writer_can_grant_only_permissions_that_the_writer_has() {
     assert_eq!((code, status["message"].as_str()), (403, Some(text)));
     assert_eq!(server.send(bob, roles, role("r", json!([pods]))).await.0, 201, "held permissions may be granted");
     assert_eq!(server.send(eve, roles, role("s", json!([secrets]))).await.0, 201, "eve may escalate");
+
+    // `escalate` for one name applies to a PUT that creates the role, and not to a POST.
+    let put = |name: &str| format!("PUT /apis/rbac.authorization.k8s.io/v1/namespaces/default/roles/{name}");
+    assert_eq!(server.send(ben, roles, role("one", json!([secrets]))).await.0, 403, "a POST has no name");
+    assert_eq!(server.send(ben, &put("two"), role("two", json!([secrets]))).await.0, 403, "another name");
+    assert_eq!(server.send(ben, &put("one"), role("one", json!([secrets]))).await.0, 201, "ben may escalate one");
 
     // An update must not add permissions; metadata for the garbage collector may change.
     let update = "PUT /apis/rbac.authorization.k8s.io/v1/namespaces/default/roles/s";
@@ -439,4 +448,19 @@ async fn rules_review_lists_the_rules_of_the_user() {
     let (_, review) = server.send(ADMIN, "POST /apis/authorization.k8s.io/v1/subjectaccessreviews", ask).await;
     let reason = "RBAC: allowed by ClusterRoleBinding \"viewer\" of ClusterRole \"view\" to User \"viewer\"";
     assert_eq!(review["status"], json!({"allowed": true, "reason": reason}));
+}
+
+#[tokio::test]
+async fn pages_about_the_server_are_readable_by_the_monitoring_group_only() {
+    let server = Server::start().await;
+    for path in ["/metrics", "/metrics/slis", "/statusz", "/flagz"] {
+        for (who, line, expected) in [
+            (("prometheus", &["system:monitoring"][..]), format!("GET {path}"), 200),
+            (("prometheus", &["system:monitoring"][..]), format!("DELETE {path}"), 403),
+            (("bob", &[][..]), format!("GET {path}"), 403),
+        ] {
+            let (code, answer) = server.send(who, &line, Value::Null).await;
+            assert_eq!(code, expected, "{} {line}: {answer}", who.0);
+        }
+    }
 }

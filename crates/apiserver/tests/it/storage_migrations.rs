@@ -13,6 +13,8 @@ use listwatch_json::{Value, json};
 use listwatch_meta::{Key, KeyRange};
 use listwatch_storage::{ListQuery, MemoryStorage, Storage as _};
 
+use crate::crds::world::condition;
+
 const MIGRATIONS: &str = "/apis/storagemigration.k8s.io/v1beta1/storageversionmigrations";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
 /// A number of objects that is larger than a page of the controller.
@@ -115,6 +117,11 @@ async fn migration_rewrites_each_custom_resource_once_in_the_new_storage_version
     for (key, _, value) in &after {
         assert!(text(value).contains("\"apiVersion\":\"example.com/v2\""), "{key} is stored in the new version");
     }
+    let migrated = expect(&server, 200, "GET", DEFINITION, &Value::Null).await;
+    assert_eq!(migrated["status"]["storedVersions"], json!(["v2"]), "no object is stored in the former version");
+    let condition = condition(&migrated, "StorageMigrating");
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("MigrationSucceeded")));
+    assert_eq!(condition["observedGeneration"], migrated["metadata"]["generation"]);
     // The fields of the object and its owners are those of before.
     let widget = expect(&server, 200, "GET", &format!("{widgets}/w7"), &Value::Null).await;
     let managers = widget["metadata"]["managedFields"].as_array().map_or(0, Vec::len);
@@ -166,6 +173,14 @@ async fn migration_fails_with_the_error_of_an_object_that_became_invalid() {
     expect(&server, 200, "PUT", DEFINITION, &current).await;
     let ended = migrate(&server, "fails", "example.com", "widgets").await;
     assert_eq!(condition_types(&ended), ["Running", "Failed"], "{ended}");
+    assert_eq!(ended["status"]["conditions"][0]["status"], "False", "it does not run any more");
+    let definition = expect(&server, 200, "GET", DEFINITION, &Value::Null).await;
+    assert_eq!(
+        definition["status"]["storedVersions"],
+        json!(["v1", "v2"]),
+        "an object is stored in the former version"
+    );
+    assert_eq!(condition(&definition, "StorageMigrating")["reason"], "MigrationFailed");
     let message = ended["status"]["conditions"][1]["message"].as_str().unwrap();
     assert!(message.starts_with("migration encountered unhandled error: "), "{message}");
     assert!(message.contains("color"), "the message names the field: {message}");

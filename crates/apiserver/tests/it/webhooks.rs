@@ -6,8 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
-use listwatch_apiserver::{ApiServer, Builder};
+use listwatch_apiserver::{ApiServer, AuthorizationMode, Builder};
 use listwatch_json::{Value, json};
+use listwatch_meta::Key;
+use listwatch_storage::{MemoryStorage, Storage as _};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
@@ -268,8 +270,8 @@ async fn webhook_rejections_have_upstreams_codes_and_messages() {
         (json!([1]), 500, failed("failed to call webhook: couldn't get version/kind; json parse error: json: cannot unmarshal array into response")),
         (json!({"allowed": true, "patch": [{"op": "remove", "path": "/none"}]}), 500,
             "Internal error occurred: jsonpatch remove operation does not apply: doc is missing path: \"/none\": missing value".to_owned()),
-        (json!({"allowed": true, "patch": [{"op": "replace", "path": "/metadata/name", "value": "other"}]}), 500,
-            "Internal error occurred: an admission plugin changed the name or the namespace of the object".to_owned()),
+        (json!({"allowed": true, "patch": [{"op": "replace", "path": "/metadata/namespace", "value": "other"}]}), 400,
+            "the namespace of the provided object does not match the namespace sent on the request".to_owned()),
         (json!({"allowed": true, "patch": "bm90IGpzb24=", "patchType": "JSONPatch"}), 500,
             failed("received undecodable patch in webhook response: expected ident at line 1 column 2")),
     ] {
@@ -508,4 +510,62 @@ async fn webhook_receives_a_custom_resource_in_the_version_of_its_rule() {
     assert_eq!(request["oldObject"]["apiVersion"], "example.com/v1");
     assert_eq!(send(&server, &format!("DELETE {widgets}/w"), Value::Null).await.0, 500, "a deletion has no patch");
     assert_eq!(take_one(&seen)["oldObject"]["apiVersion"], "example.com/v1");
+}
+
+#[tokio::test]
+async fn webhook_sees_an_expensive_write_once() {
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    // Two patches of 700 KiB take more fuel than an I/O worker has for a write that may start again.
+    let handler = move |_: Value| {
+        *counted.lock().unwrap() += 1;
+        async {
+            let operation = json!({"op": "add", "path": "/data/large", "value": "x".repeat(700 << 10)});
+            json!({"allowed": true, "patch": [operation, operation]})
+        }
+    };
+    let rules = only("", "v1", "configmaps");
+    let server = ApiServer::builder().mutating_webhook(configuration("m", rules), handler).build().await.unwrap();
+    *calls.lock().unwrap() = 0;
+    for (name, bytes) in [("small", 10), ("large", 200 << 10)] {
+        let object = json!({"metadata": {"name": name}, "data": {"x": "y".repeat(bytes)}});
+        let (code, answer, _) = send(&server, &format!("POST {CONFIG_MAPS}?dryRun=All"), object).await;
+        assert_eq!(code, 201, "{name}: {}", answer["message"]);
+        assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), 1, "calls for the {name} object");
+    }
+}
+
+#[tokio::test]
+async fn webhook_that_needs_a_server_does_not_keep_it_from_starting() {
+    let storage = MemoryStorage::new();
+    let start = || ApiServer::builder().authorization([AuthorizationMode::Rbac]).storage(storage.clone()).build();
+    let first = start().await.unwrap();
+    let url = "https://127.0.0.1:1/of-this-server";
+    let of_roles = json!({
+        "rules": [{
+            "operations": ["CREATE", "UPDATE"],
+            "apiGroups": ["rbac.authorization.k8s.io"],
+            "apiVersions": ["*"],
+            "resources": ["*"],
+        }],
+        "clientConfig": {"url": url},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    });
+    let (code, answer, _) = send(&first, &format!("POST {VALIDATING}"), configuration("roles", of_roles)).await;
+    assert_eq!(code, 201, "{answer}");
+    first.shutdown();
+    // An upgrade brings a role that the store does not have yet.
+    for name in ["view", "admin"] {
+        let key = Key::new("clusterroles", None, name).unwrap();
+        let (stored, _) = storage.get(&key).await.unwrap();
+        storage.delete(&key, stored.expect("a default role").modified).await.unwrap();
+    }
+    let second = tokio::time::timeout(Duration::from_secs(20), start()).await.expect("the server starts").unwrap();
+    let (code, view, _) = send(&second, "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/view", Value::Null).await;
+    assert_eq!(code, 200, "{view}");
+    let role = json!({"metadata": {"name": "r"}, "rules": []});
+    let (code, answer, _) = send(&second, "POST /apis/rbac.authorization.k8s.io/v1/clusterroles", role).await;
+    assert_eq!(code, 500, "the webhook is asked about requests: {answer}");
 }

@@ -205,6 +205,123 @@ fn cache_of_a_restored_store_waits_until_the_new_history_reaches_the_revision() 
     });
 }
 
+/// A cache at revision 6, whose store is then restored to revision 3.
+async fn restored(store: &Arc<TransactionStore>) -> Cacher {
+    restored_with(store, quiet()).await
+}
+
+async fn restored_with(store: &Arc<TransactionStore>, limits: Limits) -> Cacher {
+    store.write(&vec![put("a/x")]);
+    store.write(&vec![put("a/y")]);
+    let cacher = Cacher::start(store.clone(), config(limits));
+    cacher.wait_ready().await.unwrap();
+    for _ in 0..3 {
+        store.write(&five());
+        settle().await;
+    }
+    store.put_back(3);
+    settle().await;
+    cacher
+}
+
+#[test]
+fn watch_and_page_of_a_revision_that_the_store_lost_expire() {
+    run(async {
+        let store = TransactionStore::new();
+        store.write(&vec![put("a/x")]);
+        store.write(&vec![put("a/y")]);
+        let cacher = Cacher::start(store.clone(), config(quiet()));
+        cacher.wait_ready().await.unwrap();
+        for _ in 0..3 {
+            store.write(&five());
+            settle().await;
+        }
+        let request = options(&["limit=2"]).list(cacher.shape()).unwrap();
+        let first = cacher.list(&Scope::All, &request).await.unwrap();
+        assert_eq!(first.revision.get(), 6);
+        store.put_back(3);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(cacher.stats().generation, 2, "the cache starts over");
+        // The clients were between two watches, and between two pages.
+        for rv in ["rv=4", "rv=6"] {
+            let mut watcher = watch(&cacher, &Scope::All, &[rv], MINUTE).await;
+            assert_eq!(ready(&mut watcher).await, ["error 410", "end"], "promise: resumable, from {rv}");
+        }
+        let next = format!("continue={}", first.continue_token.expect("more pages"));
+        assert_eq!(listed(&cacher, &[&next]).await, Err(410), "promise: no time travel");
+        // No state of this server had this revision, so it may be one of a server that is ahead.
+        let mut ahead = watch(&cacher, &Scope::All, &["rv=7"], 5 * MINUTE).await;
+        assert!(ready(&mut ahead).await.is_empty());
+        for _ in 0..5 {
+            store.write(&vec![put("a/z")]);
+            settle().await;
+        }
+        assert_eq!(ready(&mut ahead).await, ["MODIFIED a/z@8"]);
+        // The new history has this revision, too.
+        let mut watcher = watch(&cacher, &Scope::All, &["rv=6"], MINUTE).await;
+        assert_eq!(ready(&mut watcher).await, ["MODIFIED a/z@7", "MODIFIED a/z@8"]);
+    });
+}
+
+/// Without progress, a quiet cache stays at the restored revision, while lists come from the store.
+#[test]
+fn watch_after_a_list_of_a_restored_store_does_not_expire() {
+    run(async {
+        let store = TransactionStore::without_progress();
+        let cacher = restored(&store).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        store.write_elsewhere();
+        assert_eq!(listed(&cacher, &[]).await.map(|(revision, _)| revision), Ok(4));
+        assert_eq!(cacher.revision().get(), 3, "the cache is behind");
+        let mut watcher = watch(&cacher, &Scope::All, &["rv=4"], MINUTE).await;
+        assert!(ready(&mut watcher).await.is_empty(), "the new history has this revision");
+        store.write(&vec![put("a/z")]);
+        assert_eq!(ready(&mut watcher).await, ["ADDED a/z@5"]);
+    });
+}
+
+#[test]
+fn consistent_reads_do_not_show_the_former_state_while_the_cache_lists_again() {
+    run(async {
+        let store = TransactionStore::new();
+        let cacher = restored(&store).await;
+        // The driver waits before it lists a store that expired its last list.
+        assert_eq!((cacher.stats().generation, cacher.revision().get()), (1, 6));
+        let present = Ok((3, vec!["a/x@2".to_owned(), "a/y@3".to_owned()]));
+        assert_eq!(listed(&cacher, &["limit=500"]).await, present, "promise: read your writes");
+        assert_eq!(cacher.stats().generation, 1, "the store has served the page");
+        let mut now = watch(&cacher, &Scope::All, &[], MINUTE).await;
+        let mut replayed = watch(&cacher, &Scope::All, &["sie=true", "match=NotOlderThan", "bookmarks"], MINUTE).await;
+        store.write(&vec![put("a/z")]);
+        let state = ["initial a/x@2", "initial a/y@3"];
+        assert_eq!(ready(&mut now).await, [&state[..], &["ADDED a/z@4"]].concat());
+        let end = ["end of the initial events 3", "ADDED a/z@4"];
+        assert_eq!(ready(&mut replayed).await, [&state[..], &end].concat(), "promise: read your writes");
+        assert_eq!(cacher.stats().generation, 2);
+        assert_eq!(listed(&cacher, &[]).await.map(|(revision, _)| revision), Ok(4));
+    });
+}
+
+/// Each such list would read everything from the store, and could delay the list of the cache forever.
+#[test]
+fn unbounded_lists_wait_while_the_cache_lists_again() {
+    run(async {
+        let store = TransactionStore::new();
+        let cacher = restored(&store).await;
+        assert_eq!((cacher.stats().generation, cacher.revision().get()), (1, 6));
+        let before = cacher.stats().store_lists;
+        let list = tokio::join!(listed(&cacher, &[]), listed(&cacher, &["labels=app=web"]));
+        assert_eq!(list.0, Ok((3, vec!["a/x@2".to_owned(), "a/y@3".to_owned()])), "promise: read your writes");
+        assert_eq!(list.1.map(|(revision, _)| revision), Ok(3));
+        assert_eq!(cacher.stats().generation, 2);
+        assert_eq!(cacher.stats().store_lists, before, "the cache has served the lists");
+
+        let store = TransactionStore::new();
+        let cacher = restored_with(&store, Limits { ready_wait: Duration::from_millis(10), ..quiet() }).await;
+        assert_eq!(listed(&cacher, &[]).await, Err(429), "bounded: the client tries again later");
+    });
+}
+
 #[test]
 fn store_restored_during_the_refill_is_not_served_as_fresh() {
     run(async {
@@ -245,6 +362,37 @@ fn cache_is_ready_after_the_revision_that_was_current_at_its_start() {
         settle().await;
         assert_eq!((cacher.revision().get(), cacher.is_ready()), (7, true));
         assert_eq!(cacher.stats().oldest.get(), 1, "and its window reaches back");
+    });
+}
+
+#[test]
+fn cache_requests_progress_as_soon_as_the_store_answers_it_reliably() {
+    run(async {
+        // As at a start of the server while one member of etcd is down.
+        let store = TransactionStore::without_progress();
+        store.write(&five());
+        let cacher = Cacher::start(store.clone(), config(quiet()));
+        cacher.wait_ready().await.unwrap();
+        settle().await;
+        assert_eq!(cacher.stats().progress_requests, 0, "the store may answer too early");
+        store.set_progress(true);
+        store.write_elsewhere();
+        let begun = tokio::time::Instant::now();
+        assert_eq!(listed(&cacher, &[]).await.map(|(revision, _)| revision), Ok(3), "promise: read your writes");
+        let stats = cacher.stats();
+        assert!(stats.progress_requests > 0, "the watch goes on without a progress request");
+        assert_eq!((stats.consistent_fallbacks, stats.store_lists), (0, 0), "the cache serves the list");
+        assert!(begun.elapsed() < Duration::from_secs(1), "the list waits {:?}", begun.elapsed());
+
+        // A member was replaced by an older one.
+        store.set_progress(false);
+        store.write_elsewhere();
+        assert_eq!(listed(&cacher, &[]).await.map(|(revision, _)| revision), Ok(4), "promise: read your writes");
+        tokio::time::sleep(5 * MINUTE).await;
+        assert_eq!(cacher.stats().progress_requests, stats.progress_requests, "the store may answer too early");
+        store.set_progress(true);
+        tokio::time::sleep(2 * MINUTE).await;
+        assert_eq!(cacher.revision().get(), 4, "progress is also requested without a read");
     });
 }
 

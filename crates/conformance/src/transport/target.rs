@@ -55,6 +55,10 @@ impl Target {
     /// [`TargetError`] if the address, the certificates or the credentials cannot be used.
     pub async fn new(mut config: Config, version: HttpVersion) -> Result<Self, TargetError> {
         let wrong = |error: &dyn std::fmt::Display| TargetError(error.to_string());
+        // Cases about impersonation set its headers themselves.
+        if config.impersonation.is_some() {
+            return Err(TargetError("impersonation in a kubeconfig is not supported".to_owned()));
+        }
         let authorization = match std::mem::take(&mut config.auth) {
             Auth::None => None,
             Auth::Token(token) => Some(format!("Bearer {token}")),

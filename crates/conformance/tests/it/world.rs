@@ -44,7 +44,7 @@ impl World {
     fn config(&self) -> Config {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
-        std::fs::write(&path, self.pki.kubeconfig(&format!("https://127.0.0.1:{}", self.port))).expect("written");
+        self.pki.write_kubeconfig(&path, &format!("https://127.0.0.1:{}", self.port)).expect("written");
         Config::load(Some(&path), None).expect("a configuration")
     }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use listwatch_cacher::Scope;
+use listwatch_cacher::{Scope, UndecodableValue};
 use listwatch_json::{Map, Value, json};
 use listwatch_meta::{FieldSelector, LabelSelector, ListRequest, ReadAt, Status};
 use listwatch_storage::ListQuery;
@@ -357,7 +357,7 @@ async fn is_defined(writer: &Writer, name: &str) -> Result<bool, Status> {
     };
     let list = writer.backend().cacher(definitions).list(&Scope::All, &request).await;
     let list = list.map_err(|error| error.status(definitions.gr()))?;
-    if let Some(key) = list.undecodable.first() {
+    if let Some(UndecodableValue { key, .. }) = list.undecodable.first() {
         return Err(Status::internal(format_args!("the definition at {key} cannot be read")));
     }
     let serves = |definition: &listwatch_meta::Object| {

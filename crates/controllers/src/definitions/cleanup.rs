@@ -73,9 +73,11 @@ async fn read(writer: &Writer, key: &Key) -> Result<Option<Definition>, Status> 
     found.map(|found| Definition::parse(&found.value).map_err(Status::internal)).transpose()
 }
 
-/// Reports whether a stored tree has the uid of this definition.
+/// Reports whether a stored tree has the uid of this definition. A definition that another program put into the store
+/// may have none.
 fn is_same(tree: &Map, definition: &Definition) -> bool {
-    tree.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str()) == Some(definition.metadata.uid.as_str())
+    let uid = tree.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str());
+    uid.unwrap_or_default() == definition.metadata.uid
 }
 
 async fn write_condition(

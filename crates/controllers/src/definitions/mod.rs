@@ -6,22 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use listwatch_cacher::{Cacher, Delivery, List, ReadError, Scope, UNDECODABLE_KEYS_MAX, Watcher};
+use listwatch_cacher::{Cacher, Delivery, List, ReadError, Scope, UNDECODABLE_KEYS_MAX, UndecodableValue, Watcher};
 use listwatch_json::Map;
 use listwatch_meta::status::reason;
-use listwatch_meta::{
-    FieldSelector, Key, LabelSelector, ListRequest, ReadAt, Revision, Status, WatchFrom, WatchRequest,
-};
+use listwatch_meta::{FieldSelector, LabelSelector, ListRequest, ReadAt, Revision, Status, WatchFrom, WatchRequest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::controllers::catch_panic;
-use listwatch_registry::{StatusWork, Work};
+use listwatch_registry::{SchemaWork, StatusWork, Work};
 use listwatch_validation::clock::Clock;
 use listwatch_write::Writer;
 
 mod cleanup;
-use listwatch_apiextensions::{set_accepted, set_condition};
+use listwatch_apiextensions::{non_structural_condition, remove_condition, set_accepted, set_condition};
 use listwatch_registry::Resource;
 use listwatch_write::Amendment;
 
@@ -103,7 +101,7 @@ async fn list(cacher: &Cacher, definitions: &Resource, at: ReadAt) -> Result<Lis
 /// last known state.
 async fn relist(writer: &Writer, cacher: &Cacher, definitions: &Resource) -> Result<Revision, Status> {
     let List { revision, items, undecodable, .. } = list(cacher, definitions, ReadAt::MostRecent).await?;
-    let mut there: HashSet<String> = undecodable.iter().map(|key| key.name().to_owned()).collect();
+    let mut there: HashSet<String> = undecodable.iter().map(|value| value.key.name().to_owned()).collect();
     // If the list of unreadable keys is full, a definition missing from the list may be unreadable.
     let complete = undecodable.len() < UNDECODABLE_KEYS_MAX;
     let items: Vec<_> = items.collect();
@@ -125,8 +123,8 @@ pub(crate) async fn unreadable(writer: &Writer, at: ReadAt) -> Result<Option<Str
     Ok(unreadable_problem(&definitions, list.undecodable))
 }
 
-fn unreadable_problem(definitions: &Resource, keys: Vec<Key>) -> Option<String> {
-    (!keys.is_empty()).then(|| ReadError::Undecodable { keys }.status(definitions.gr()).message)
+fn unreadable_problem(definitions: &Resource, values: Vec<UndecodableValue>) -> Option<String> {
+    (!values.is_empty()).then(|| ReadError::Undecodable(values).status(definitions.gr()).message)
 }
 
 /// Sets the problem of this controller to the definitions that cannot be read.
@@ -251,6 +249,7 @@ async fn follow(writer: &Writer, definitions: &Resource) -> Result<Watcher, Stat
 struct Jobs {
     writer: Arc<Writer>,
     resource: Arc<Resource>,
+    /// Each job returns the name of its definition, and whether the definition may need another job.
     running: JoinSet<(String, bool)>,
     state: State,
 }
@@ -259,7 +258,7 @@ struct Jobs {
 struct State {
     waiting: VecDeque<Work>,
     busy: BTreeSet<String>,
-    /// Definitions that changed while their job was running.
+    /// Definitions that may need another job after the running one: they changed meanwhile, or the job says so.
     again: BTreeSet<String>,
 }
 
@@ -275,6 +274,7 @@ impl Jobs {
         {
             let name = match &work {
                 Work::Status(status) => status.name.clone(),
+                Work::CheckSchemas(check) => check.name.clone(),
                 Work::Clean(name) => name.clone(),
             };
             if !self.state.busy.insert(name.clone()) {
@@ -285,13 +285,15 @@ impl Jobs {
             self.running.spawn(async move {
                 let work = async {
                     match work {
-                        Work::Status(status) => write_status(&writer, &resource, status).await,
-                        Work::Clean(name) => cleanup::clean(&writer, &resource, &name).await,
+                        Work::Status(status) => write_status(&writer, &resource, status).await.map(|()| false),
+                        // The result may need a write.
+                        Work::CheckSchemas(check) => check_schemas(&writer, check).await.map(|()| true),
+                        Work::Clean(name) => cleanup::clean(&writer, &resource, &name).await.map(|()| false),
                     }
                 };
                 let done = catch_panic(&name, work).await;
                 match &done {
-                    Some(Ok(())) => {}
+                    Some(Ok(_)) => {}
                     Some(Err(status)) => {
                         tracing::warn!(definition = name, %status, "cannot update a definition");
                         // Each attempt reads all objects of the kind.
@@ -300,7 +302,7 @@ impl Jobs {
                     }
                     None => tokio::time::sleep(RETRY_BROKEN).await,
                 }
-                (name, !matches!(done, Some(Ok(()))))
+                (name, !matches!(done, Some(Ok(false))))
             });
         }
     }
@@ -319,8 +321,8 @@ impl Jobs {
     /// Waits for a job to end. Never completes while no job is running.
     async fn next(&mut self) -> Option<String> {
         match self.running.join_next().await {
-            Some(Ok((name, failed))) => {
-                if failed {
+            Some(Ok((name, again))) => {
+                if again {
                     self.state.again.insert(name.clone());
                 }
                 Some(name)
@@ -353,16 +355,30 @@ async fn write_status(writer: &Writer, resource: &Resource, work: StatusWork) ->
             let metadata = tree.get("metadata");
             let uid = metadata.and_then(|metadata| metadata.get("uid")?.as_str());
             let generation = metadata.and_then(|metadata| metadata.get("generation")?.as_i64());
-            if uid != Some(&work.uid) || generation.unwrap_or_default() != work.generation {
+            // A definition that another program put into the store may have no uid.
+            if uid.unwrap_or_default() != work.uid || generation.unwrap_or_default() != work.generation {
                 return Amendment::Leave;
             }
             set_accepted(tree, &work.accepted);
             for condition in &work.conditions {
                 set_condition(tree, condition, &now);
             }
+            for kind in &work.removed_conditions {
+                remove_condition(tree, kind);
+            }
             Amendment::Write
         })
         .await
+}
+
+/// Checks the schemas of a definition, and passes the result to the catalog.
+async fn check_schemas(writer: &Writer, work: SchemaWork) -> Result<(), Status> {
+    let source = work.source.clone();
+    // The check compiles each regular expression of the schemas, and the I/O workers answer requests.
+    let check = move || serde_json::from_slice(&source).map(|definition: Map| non_structural_condition(&definition));
+    let condition = tokio::task::spawn_blocking(check).await.map_err(Status::internal)?.map_err(Status::internal)?;
+    writer.backend().definitions().schemas_checked(&work, condition);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -394,6 +410,7 @@ mod tests {
             generation: 1,
             accepted: Names::default(),
             conditions: Vec::new(),
+            removed_conditions: Vec::new(),
         };
         jobs.add((0..3 * JOBS_AT_ONCE).map(|n| Work::Status(status(n))).collect());
         assert_eq!(jobs.running.len(), JOBS_AT_ONCE);

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::future::ready;
 use listwatch_flow_control::{BootstrapKind, DanglingCondition};
 use listwatch_json::{Map, json};
 use listwatch_kinds::conditions::{self, NewCondition};
@@ -17,6 +19,8 @@ use super::resource;
 /// configurations would overwrite each other's conditions continuously.
 const WRITES_MAX: u32 = 6;
 const WRITES_PERIOD: Duration = Duration::from_secs(60);
+/// Number of conditions that are written concurrently.
+const WRITES_AT_ONCE: usize = 16;
 
 /// Writes conditions at a limited rate.
 #[derive(Debug, Default)]
@@ -34,20 +38,26 @@ impl ConditionWriter {
             self.writes.clear();
             self.period_end = Some(now + WRITES_PERIOD);
         }
-        let mut done = true;
-        for condition in conditions {
+        let missing = conditions.len();
+        let allowed = conditions.into_iter().filter(|condition| {
             let writes = self.writes.entry(condition.schema.clone()).or_default();
-            if *writes >= WRITES_MAX {
-                done = false;
-                continue;
-            }
             *writes += 1;
-            if let Err(status) = write(writer, &condition).await {
-                tracing::warn!(%status, schema = condition.schema, "cannot write the condition of a flow schema");
-                done = false;
-            }
-        }
-        done
+            *writes <= WRITES_MAX
+        });
+        // A store on disk or across a network orders concurrent writes in one batch.
+        let written = futures_util::stream::iter(allowed)
+            .map(|condition| async move {
+                let outcome = write(writer, &condition).await;
+                if let Err(status) = &outcome {
+                    tracing::warn!(%status, schema = condition.schema, "cannot write the condition of a flow schema");
+                }
+                outcome.is_ok()
+            })
+            .buffer_unordered(WRITES_AT_ONCE)
+            .filter(|is_written| ready(*is_written))
+            .count()
+            .await;
+        written == missing
     }
 }
 

@@ -16,6 +16,9 @@ use listwatch_write::Writer;
 use super::resource;
 use crate::objects::{convert, get_versioned, is_conflict, list, write};
 
+/// The health check of the objects, with the name from kube-apiserver.
+pub const CHECK: &str = "poststarthook/priority-and-fairness-config-producer";
+
 /// The field manager of the objects.
 const USER_AGENT: &str = "api-priority-and-fairness-config-producer-v1";
 /// Interval between two checks of all objects.
@@ -27,11 +30,18 @@ const WRITES_AT_ONCE: usize = 16;
 /// Maximum number of attempts to write one object after conflicts with other writers.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Creates the missing objects, resets changed objects, and deletes the objects of other releases.
+/// Creates the missing objects, resets changed objects, and deletes the objects of other releases. The health check
+/// [`CHECK`] fails from a failure to the next success.
 ///
 /// # Errors
 /// The error of the store or of a write.
 pub async fn ensure_objects(writer: &Arc<Writer>) -> Result<(), Status> {
+    let outcome = ensure_once(writer).await;
+    writer.backend().bootstrap().set(CHECK, outcome.as_ref().err().map(|status| status.message.clone()));
+    outcome
+}
+
+async fn ensure_once(writer: &Arc<Writer>) -> Result<(), Status> {
     for kind in [BootstrapKind::PriorityLevel, BootstrapKind::FlowSchema] {
         let objects = BootstrapObject::all().into_iter().filter(|object| object.kind() == kind);
         let writes = futures_util::stream::iter(objects)
@@ -47,11 +57,14 @@ pub async fn ensure_objects(writer: &Arc<Writer>) -> Result<(), Status> {
 }
 
 /// Repeats [`ensure_objects`] every minute until the future is dropped. A failure is logged and retried after a second.
+/// After the first success, as kube-apiserver's hook ends with it, a failure no longer fails the health check.
 pub async fn maintain_objects(writer: Arc<Writer>) {
-    let mut pause = INTERVAL;
+    let is_missing = || writer.backend().bootstrap().get(CHECK).is_some();
+    let mut pause = if is_missing() { RETRY } else { INTERVAL };
     loop {
         tokio::time::sleep(pause).await;
-        pause = match ensure_objects(&writer).await {
+        let outcome = if is_missing() { ensure_objects(&writer).await } else { ensure_once(&writer).await };
+        pause = match outcome {
             Ok(()) => INTERVAL,
             Err(status) => {
                 tracing::warn!(%status, "cannot maintain the flow schemas and priority levels that every cluster has");

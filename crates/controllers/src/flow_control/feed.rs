@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use listwatch_cacher::{Cacher, Delivery, Scope};
+use listwatch_cacher::{Cacher, Delivery, Scope, UndecodableValue};
 use listwatch_flow_control::{BootstrapKind, FlowSchema, InvalidObject, PriorityLevel};
 use listwatch_meta::{
     Change, FieldSelector, LabelSelector, ListRequest, Object, ReadAt, Revision, Status, WatchFrom, WatchRequest,
@@ -246,7 +246,7 @@ async fn relist(
         shard: None,
     };
     let list = cacher.list(&Scope::All, &everything).await.map_err(|error| error.status(resource.gr()))?;
-    for key in &list.undecodable {
+    for UndecodableValue { key, .. } in &list.undecodable {
         tracing::warn!(%key, "an unreadable object of flow control configures nothing");
     }
     configuration.replace(kind, list.items);

@@ -20,7 +20,7 @@ use listwatch_flow_control::{BootstrapKind, DanglingCondition, FlowSchema, Prior
 use listwatch_registry::Resource;
 use listwatch_write::Writer;
 
-pub use self::ensure::{ensure_objects, maintain_objects};
+pub use self::ensure::{CHECK, ensure_objects, maintain_objects};
 pub use self::feed::{follow, load};
 
 /// The group and version of the kinds.

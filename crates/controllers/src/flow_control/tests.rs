@@ -103,6 +103,26 @@ async fn two_servers_can_create_the_flow_control_objects_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn health_check_fails_until_the_flow_control_objects_are_created() {
+    let storage = MemoryStorage::new();
+    let writer = Arc::new(testing::writer(storage.clone()));
+    let problem = || writer.backend().bootstrap().get(CHECK);
+    let key = Key::from_path(&path(BootstrapKind::PriorityLevel, "workload-low")).unwrap();
+    let damaged = storage.create(&key, "damaged".into(), None).await.unwrap();
+    assert!(ensure_objects(&writer).await.is_err());
+    assert!(problem().is_some());
+    tokio::spawn(maintain_objects(Arc::clone(&writer)));
+    storage.delete(&key, damaged).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(problem(), None, "a failure at the start is retried after a second");
+    // kube-apiserver's hook ends with the first success.
+    let created = storage.get(&key).await.unwrap().0.expect("the object is created").modified;
+    storage.update(&key, created, "damaged".into(), None).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(problem(), None, "a later failure does not make the server unready");
+}
+
+#[tokio::test(start_paused = true)]
 async fn changed_objects_configure_the_server_and_schemas_get_the_dangling_condition() {
     let storage = MemoryStorage::new();
     let writer = Arc::new(testing::writer(storage.clone()));

@@ -2,7 +2,7 @@
 //!
 //! Source: `pkg/controller/clusterroleaggregation/clusterroleaggregation_controller.go`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use listwatch_meta::{FieldSelector, LabelSelector, Status, UserInfo, WatchFrom, 
 use listwatch_registry::Resource;
 use listwatch_validation::label_selector::LabelSelector as ObjectSelector;
 use listwatch_wire::query::Query;
-use listwatch_write::{WriteRequest, WriteVerb, Writer};
+use listwatch_write::{WriteBody, WriteRequest, WriteVerb, Writer};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::feed::{GROUP, VERSION, resource};
@@ -28,39 +29,36 @@ const WATCH_TIME: Duration = Duration::from_secs(3600);
 const RETRY: Duration = Duration::from_secs(1);
 /// Delay between a change and a pass, so that one pass handles several changes. A pass reads all ClusterRoles.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Maximum length of a chain of aggregated roles that one pass completes. The limit also ends cycles.
+/// Maximum length of a chain of aggregated roles that one pass completes. The events of its writes start a further pass
+/// for a longer chain. The limit also ends the comparison of roles that aggregate each other.
 const ROUNDS_MAX: usize = 8;
 
-/// Runs one pass: writes the rules of all aggregated ClusterRoles until nothing changes. If one role cannot be written,
-/// the other roles are still written.
+/// Runs one pass: writes the rules of all aggregated ClusterRoles, also of those that aggregate others. A role gets only
+/// rules that other roles have in the store: after a write that fails or that admission changes, roles of later rounds
+/// get the rules of stored roles alone, and the next pass completes them.
 ///
 /// # Errors
 /// The error of the store, or the last error of a write.
 pub async fn aggregate(writer: &Arc<Writer>) -> Result<(), Status> {
     let Some(resource) = resource(writer, RbacKind::ClusterRole) else { return Ok(()) };
-    let mut outcome = Ok(());
-    for _ in 0..ROUNDS_MAX {
-        let stored = list(writer, &resource).await?;
-        // Many roles take long to parse and compare, and the I/O workers answer requests.
-        let changes = tokio::task::spawn_blocking(move || convert(stored, Role::of).map(|roles| stale(&roles)));
-        let changes = changes.await.map_err(Status::internal)??;
-        outcome = Ok(());
-        if changes.is_empty() {
-            break;
-        }
-        for change in changes {
-            match write(writer, &resource, &change).await {
-                Ok(()) => {}
-                // The role was deleted or replaced: a further change follows.
-                Err(status) if is_conflict(&status) || status.code == 404 => {}
-                Err(status) => {
-                    tracing::warn!(%status, role = change.name, "cannot write the rules of an aggregated ClusterRole");
-                    outcome = Err(status);
-                }
+    let stored = list(writer, &resource).await?;
+    // Many roles take long to parse and compare, and the I/O workers answer requests.
+    let changes = tokio::task::spawn_blocking(move || convert(stored, Role::of).map(settled));
+    let (mut outcome, mut failed_round) = (Ok(()), None);
+    for change in changes.await.map_err(Status::internal)?? {
+        let Some(rules) = change.rules(failed_round) else { continue };
+        match write(writer, &resource, &change, rules).await {
+            Ok(true) => {}
+            Ok(false) => failed_round = failed_round.or(Some(change.round)),
+            // The role was deleted or replaced: a further change follows.
+            Err(status) if is_conflict(&status) || status.code == 404 => {
+                failed_round = failed_round.or(Some(change.round));
             }
-        }
-        if outcome.is_err() {
-            break;
+            Err(status) => {
+                tracing::warn!(%status, role = change.name, "cannot write the rules of an aggregated ClusterRole");
+                failed_round = failed_round.or(Some(change.round));
+                outcome = Err(status);
+            }
         }
     }
     outcome
@@ -158,6 +156,57 @@ impl Role {
     }
 }
 
+/// The change of one aggregated role in a pass.
+#[derive(Debug)]
+struct Change {
+    name: String,
+    uid: String,
+    /// The round of the comparison in which the rules changed last. They come from stored roles and from the changes of
+    /// earlier rounds.
+    round: usize,
+    rules: Vec<PolicyRule>,
+    /// The union of the rules of stored roles, for a role that changed in the first round and again later.
+    rules_of_stored: Option<Vec<PolicyRule>>,
+}
+
+impl Change {
+    /// The rules to write, if a write of `failed_round` failed; `None` if the role must wait for the next pass.
+    fn rules(&self, failed_round: Option<usize>) -> Option<&[PolicyRule]> {
+        match failed_round {
+            Some(failed) if failed < self.round => self.rules_of_stored.as_deref(),
+            _ => Some(&self.rules),
+        }
+    }
+}
+
+/// Returns the changes of the aggregated roles in the order of their rounds. A role may aggregate others that change,
+/// too, so the comparison is repeated with the new rules.
+fn settled(mut roles: Vec<Role>) -> Vec<Change> {
+    let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+    for round in 0..ROUNDS_MAX {
+        let found = stale(&roles);
+        if found.is_empty() {
+            break;
+        }
+        let mut by_name: HashMap<&str, &mut Vec<PolicyRule>> =
+            roles.iter_mut().map(|role| (role.name.as_str(), &mut role.rules)).collect();
+        for NewRules { name, uid, rules } in found {
+            if let Some(present) = by_name.get_mut(name.as_str()) {
+                present.clone_from(&rules);
+            }
+            let rules_of_stored = match changes.remove(&name) {
+                Some(Change { round: 0, rules, .. }) => Some(rules),
+                Some(earlier) => earlier.rules_of_stored,
+                None => None,
+            };
+            changes.insert(name.clone(), Change { name, uid, round, rules, rules_of_stored });
+        }
+    }
+    let mut changes: Vec<Change> = changes.into_values().collect();
+    changes.sort_by_key(|change| change.round);
+    changes
+}
+
 /// Returns the new rules of the aggregated roles whose rules differ from the union of the matching roles.
 fn stale(roles: &[Role]) -> Vec<NewRules> {
     let mut sorted: Vec<&Role> = roles.iter().collect();
@@ -185,21 +234,26 @@ fn stale(roles: &[Role]) -> Vec<NewRules> {
     stale
 }
 
-/// Writes the rules with a forced server-side apply, as upstream does.
-async fn write(writer: &Arc<Writer>, resource: &Arc<Resource>, new: &NewRules) -> Result<(), Status> {
+/// Writes the rules with a forced server-side apply, as upstream does. Returns whether the stored rules are these rules.
+async fn write(
+    writer: &Arc<Writer>,
+    resource: &Arc<Resource>,
+    change: &Change,
+    rules: &[PolicyRule],
+) -> Result<bool, Status> {
     let body = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": "ClusterRole",
         // With the uid, the apply does not create a role that was deleted meanwhile.
-        "metadata": {"name": new.name, "uid": new.uid},
-        "rules": new.rules,
+        "metadata": {"name": change.name, "uid": change.uid},
+        "rules": rules,
     });
     let query = format!("force=true&fieldManager={MANAGER}");
     let request = WriteRequest {
         verb: WriteVerb::Patch,
         resource,
         namespace: None,
-        name: Some(&new.name),
+        name: Some(&change.name),
         subresource: None,
         query: &Query::parse(&query),
         content_type: Some("application/apply-patch+yaml"),
@@ -207,7 +261,13 @@ async fn write(writer: &Arc<Writer>, resource: &Arc<Resource>, new: &NewRules) -
         user_agent: None,
         body: Bytes::from(body.to_string()),
     };
-    writer.write(request).await.map(drop)
+    let WriteBody::Object(written) = writer.write(request).await?.body else { return Ok(false) };
+    #[derive(Deserialize)]
+    struct Stored {
+        #[serde(default)]
+        rules: Vec<PolicyRule>,
+    }
+    Ok(serde_json::from_slice::<Stored>(written.json_slice()).is_ok_and(|stored| stored.rules == rules))
 }
 
 #[cfg(test)]
@@ -262,5 +322,35 @@ mod tests {
         // An unknown operator matches nothing.
         let broken = json!([{"matchExpressions": [{"key": "to", "operator": "Like"}]}]);
         check(&[a, sum(broken, Value::Null)], &[]);
+    }
+
+    #[test]
+    fn chain_of_aggregated_roles_is_settled_in_the_order_of_its_writes() {
+        let select = |value: &str| json!([{"matchLabels": {"to": value}}]);
+        let roles = [
+            role("view-pods", json!({"to": "view"}), Value::Null, json!([rule("pods")])),
+            // Sorted before the roles that they aggregate.
+            role("admin", json!({}), select("admin"), json!([rule("secrets")])),
+            role("config", json!({"to": "admin"}), Value::Null, json!([rule("configmaps")])),
+            role("edit", json!({"to": "admin"}), select("edit"), json!([])),
+            role("view", json!({"to": "edit"}), select("view"), json!([])),
+            role("unchanged", json!({}), select("view"), json!([rule("pods")])),
+        ];
+        let changes = settled(roles.into_iter().map(Role::of).collect());
+        let written = |failed_round: Option<usize>| -> Vec<(&str, Vec<&str>)> {
+            let mut written = Vec::new();
+            for change in &changes {
+                if let Some(rules) = change.rules(failed_round) {
+                    let resources = rules.iter().map(|rule| rule.resources[0].as_str()).collect();
+                    written.push((change.name.as_str(), resources));
+                }
+            }
+            written
+        };
+        let admin = vec!["configmaps", "pods"];
+        assert_eq!(written(None), [("view", vec!["pods"]), ("edit", vec!["pods"]), ("admin", admin)]);
+        let after_failure = [("view", vec!["pods"]), ("admin", vec!["configmaps"])];
+        assert_eq!(written(Some(0)), after_failure, "only rules of stored roles, without a rule that was withdrawn");
+        assert_eq!(written(Some(1))[..2], written(None)[..2], "the edit role was written in its round");
     }
 }

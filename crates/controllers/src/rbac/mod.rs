@@ -16,4 +16,4 @@ mod tests;
 pub use self::aggregation::{aggregate, run as run_aggregation};
 pub use self::feed::{follow, load};
 pub(crate) use self::policy::default_rules;
-pub use self::reconcile::ensure_policy;
+pub use self::reconcile::{CHECK, ensure_policy};

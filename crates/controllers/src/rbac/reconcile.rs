@@ -9,6 +9,8 @@
 //! | annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` | not changed |
 //! | lacks rules, subjects, labels, annotations or aggregation selectors | missing parts are added; nothing is removed |
 //! | binding refers to another role | deleted and created again |
+//!
+//! Before that, [`SPLIT_BINDING`] is created as a copy if only the binding exists from which it was split off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +25,18 @@ use super::feed::resource;
 use super::policy::{self, DefaultObject};
 use crate::objects::{get, is_conflict, write};
 
+/// The health check of the default roles and bindings, with the name from kube-apiserver.
+pub const CHECK: &str = "poststarthook/rbac/bootstrap-roles";
+
+/// A binding of a former release, and the binding that was split off it in 1.14 (`clusterRoleBindingsToSplit`).
+const SPLIT_BINDING: (&str, &str) = ("system:discovery", "system:public-info-viewer");
+
 /// The field manager of the objects.
 const USER_AGENT: &str = "kube-apiserver";
 /// The annotation with which users disable updates of an object.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 /// Number of objects that are written concurrently.
-const WRITES_AT_ONCE: usize = 16;
+const WRITES_AT_ONCE: usize = 64;
 /// Maximum number of attempts to write one object after conflicts with other writers.
 const ATTEMPTS_MAX: usize = 5;
 /// Time limit for retries when the server starts. kube-apiserver has the same limit.
@@ -36,14 +44,18 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Delay between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Creates and amends the default roles and bindings. A failing store is retried for [`RETRY_MAX`].
+/// Creates and amends the default roles and bindings. A failing store is retried for [`RETRY_MAX`]. The health check
+/// [`CHECK`] fails from a failure to the next success.
 ///
 /// # Errors
 /// The last error of the store or of a write.
 pub async fn ensure_policy(writer: &Arc<Writer>) -> Result<(), Status> {
     let deadline = tokio::time::Instant::now() + RETRY_MAX;
     loop {
-        match ensure_once(writer).await {
+        let outcome = ensure_once(writer).await;
+        let problem = outcome.as_ref().err().map(|status| status.message.clone());
+        writer.backend().bootstrap().set(CHECK, problem);
+        match outcome {
             Err(status) if tokio::time::Instant::now() + RETRY < deadline => {
                 tracing::warn!(%status, "cannot reconcile the default roles and bindings yet");
                 tokio::time::sleep(RETRY).await;
@@ -54,11 +66,41 @@ pub async fn ensure_policy(writer: &Arc<Writer>) -> Result<(), Status> {
 }
 
 async fn ensure_once(writer: &Arc<Writer>) -> Result<(), Status> {
+    ensure_split_binding(writer).await?;
     // A store on disk or across a network orders concurrent writes in one batch.
     let writes = futures_util::stream::iter(policy::all())
         .map(|object| async move { ensure(writer, &object).await })
         .buffer_unordered(WRITES_AT_ONCE);
     writes.try_collect::<()>().await
+}
+
+/// Creates the second binding of [`SPLIT_BINDING`] with the subjects, labels and annotations of the first, if only the
+/// first exists. So a change of users to the first binding stays in effect (`primeSplitClusterRoleBindings`).
+async fn ensure_split_binding(writer: &Arc<Writer>) -> Result<(), Status> {
+    let kind = RbacKind::ClusterRoleBinding;
+    let Some(resource) = resource(writer, kind) else { return Ok(()) };
+    let (former, name) = SPLIT_BINDING;
+    let Some(former) = get(writer, &resource.key(None, former)?).await? else { return Ok(()) };
+    if get(writer, &resource.key(None, name)?).await?.is_some() {
+        return Ok(());
+    }
+    let default = policy::all().into_iter().find(|object| object.kind == kind && object.name == name);
+    let Some(default) = default else { return Ok(()) };
+    match write(writer, &resource, None, None, &split_off(&former, default.body()), USER_AGENT).await {
+        // Another server was faster.
+        Err(status) if is_conflict(&status) => Ok(()),
+        written => written,
+    }
+}
+
+/// Replaces subjects, labels and annotations of a default binding with those of a stored one.
+fn split_off(former: &Map, mut binding: Value) -> Value {
+    let part = |value: Option<&Value>| value.cloned().unwrap_or(Value::Null);
+    binding["subjects"] = part(former.get("subjects"));
+    for name in ["labels", "annotations"] {
+        binding["metadata"][name] = part(former.get("metadata").and_then(|metadata| metadata.get(name)));
+    }
+    binding
 }
 
 async fn ensure(writer: &Arc<Writer>, default: &DefaultObject) -> Result<(), Status> {

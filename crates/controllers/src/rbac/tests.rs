@@ -8,7 +8,7 @@ use listwatch_access::rbac::{RbacKind, RbacState};
 use listwatch_json::{Value, json};
 use listwatch_meta::{Key, UserInfo};
 use listwatch_storage::{MemoryStorage, Storage};
-use listwatch_write::{Writer, testing};
+use listwatch_write::{Amendment, Writer, testing};
 
 use super::feed::resource;
 use super::*;
@@ -86,17 +86,46 @@ async fn binding_to_another_role_is_deleted_and_created_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn binding_to_another_role_with_finalizers_is_an_error() {
+async fn missing_public_info_viewer_inherits_the_changes_of_the_binding_system_discovery() {
+    const VIEWER: &str = "/clusterrolebindings/system:public-info-viewer";
+    let storage = MemoryStorage::new();
+    let server = writer(&storage).await;
+    let group = |name: &str| json!({"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": name});
+    let annotations = json!({"rbac.authorization.kubernetes.io/autoupdate": "false", "example.com/changed": "yes"});
+    let discovery = json!({
+        "metadata": {"name": "system:discovery", "annotations": annotations, "labels": {"a": "b"}},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:discovery"},
+        "subjects": [group("system:authenticated")],
+    });
+    create(&server, RbacKind::ClusterRoleBinding, None, discovery).await;
+    ensure_policy(&server).await.unwrap();
+    let viewer = stored(&storage, VIEWER).await.unwrap();
+    assert_eq!(viewer["roleRef"]["name"], "system:public-info-viewer");
+    assert_eq!(viewer["subjects"], json!([group("system:authenticated")]), "{viewer}");
+    assert_eq!(viewer["metadata"]["annotations"], annotations);
+    assert_eq!(viewer["metadata"]["labels"], json!({"a": "b"}));
+    // A binding that exists is not changed.
+    let revision = storage.current_revision().await.unwrap();
+    ensure_policy(&server).await.unwrap();
+    assert_eq!(storage.current_revision().await.unwrap(), revision);
+}
+
+#[tokio::test(start_paused = true)]
+async fn binding_to_another_role_with_finalizers_is_an_error_and_fails_the_health_check() {
     let storage = MemoryStorage::new();
     let server = writer(&storage).await;
     let binding = json!({"metadata": {"name": "system:basic-user", "finalizers": ["example.com/hold"]},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
     create(&server, RbacKind::ClusterRoleBinding, None, binding).await;
     let outcome = ensure_policy(&server).await.map_err(|status| status.message);
-    assert_eq!(
-        outcome,
-        Err("Internal error occurred: system:basic-user refers to another role, and finalizers hold it".to_owned())
-    );
+    let error = "Internal error occurred: system:basic-user refers to another role, and finalizers hold it".to_owned();
+    assert_eq!(outcome, Err(error.clone()));
+    assert_eq!(server.backend().bootstrap().get(CHECK), Some(error), "the health check fails");
+    let bindings = resource(&server, RbacKind::ClusterRoleBinding).unwrap();
+    let key = bindings.key(None, "system:basic-user").unwrap();
+    server.amend(&bindings, &key, |_| Amendment::Remove).await.unwrap();
+    ensure_policy(&server).await.unwrap();
+    assert_eq!(server.backend().bootstrap().get(CHECK), None, "the health check passes");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,9 +2,10 @@
 //! [`Registry`].
 //!
 //! ```text
-//!  /openapi/v3                    index: each group version's document by the hash of its bytes
-//!  /openapi/v3/api/v1             OpenAPI 3.0, JSON        OpenApi::v3, Answer
+//!  /openapi/v3                    index: each group version's document by its hash
+//!  /openapi/v3/api/v1             OpenAPI 3.0, JSON or gnostic protobuf       OpenApi::v3, Answer
 //!  /openapi/v3/apis/{g}/{v}
+//!  /openapi/v3/version            `/version` and the documents of the token issuer: `fixed.rs`
 //!  /openapi/v2                    all resources, JSON or gnostic protobuf     OpenApi::v2
 //! ```
 //!
@@ -17,15 +18,23 @@
 //!   custom resources have at most [`CUSTOM_BYTES_MAX`] in total. Schemas above the limit are published as objects
 //!   without properties.
 //! - Version 2 describes POST, PUT and PATCH only. Clients of version 2 read no other operations.
-//! - Group discovery, `/version` and the deprecated watch paths (`/api/v1/watch/...`) have no description.
+//! - Group discovery and the deprecated watch paths (`/api/v1/watch/...`) have no description, in version 2 also not
+//!   `/version` and the documents of the token issuer.
 //!
-//! A document is built when the first request needs it, once per registry. The documents of built-in groups are built
-//! once per server. A document of custom resources is built for each request. The hash of such a document is that of
-//! its definitions, so that the index needs no document. Clients cache a document by its hash.
+//! A document is built when the first request needs it, once per registry. Each form of version 2 is also encoded at its
+//! first request. The documents of built-in groups are built once per server. A document of custom resources is built
+//! whenever a form is encoded; the caller may cache the form. The hash of such a document is that of its definitions, so
+//! that the index needs no document. The hash of every other document is that of its JSON. Clients cache a document by
+//! its hash.
 
 mod descriptions;
+mod fixed;
 mod paths;
 mod protobuf;
+#[cfg(test)]
+mod protobuf_tests;
+mod protobuf_v2;
+mod protobuf_v3;
 mod schema;
 mod spec3;
 mod structural_v2;
@@ -33,28 +42,27 @@ mod structural_v2;
 mod tests;
 mod v2;
 mod v3;
+mod version2;
+mod version3;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
-use listwatch_json::json;
+use listwatch_json::{Value, json};
 
 use listwatch_registry::{Registry, Resource};
 
+pub use self::version2::{V2Form, Version2};
+use self::version3::{Source, Version3};
+pub use self::version3::{V3Document, V3Form};
 use crate::document::Document;
 
-/// The `Content-Type` of `/openapi/v2` as protobuf.
-const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// The deprecated media type of `/openapi/v2` as protobuf. Clients still send it in `Accept`.
-const V2_PROTOBUF_DEPRECATED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The `Content-Type` of all other documents.
 pub const JSON: &str = "application/json";
 
-/// The maximum size of the schemas of all custom resources in the document of version 2, in bytes of JSON. The document
-/// is kept in both forms. A schema above the limit is published as an object without properties, so that clients accept
-/// any members.
+/// The maximum size of the schemas of all custom resources in the document of version 2, in bytes of JSON. Each form
+/// that a client has requested is kept. A schema above the limit is published as an object without properties, so that
+/// clients accept any members.
 const CUSTOM_BYTES_MAX: usize = 16 << 20;
 
 /// All OpenAPI documents of one registry. Each is built when the first request needs it.
@@ -63,75 +71,19 @@ pub struct OpenApi {
     resources: Vec<Arc<Resource>>,
     /// The documents of the base registry of built-in kinds, which this registry extends.
     base: Option<Arc<OpenApi>>,
-    v2: OnceLock<Version2>,
+    v2: Arc<Version2>,
     v3: OnceLock<Version3>,
 }
 
-#[derive(Debug)]
-struct Version2 {
-    json: Document,
-    protobuf: Bytes,
-}
-
-#[derive(Debug)]
-struct Version3 {
-    index: Document,
-    /// The documents by their path below `/openapi/v3/`: `api/v1`, `apis/apps/v1`.
-    documents: BTreeMap<String, Published>,
-}
-
-/// A version 3 document.
-#[derive(Debug)]
-enum Published {
-    /// The document is built.
-    Made(Document),
-    /// The document is built from these resources for each request, and has this ETag.
-    OnDemand(Vec<Arc<Resource>>, String),
-}
-
-impl Published {
-    fn new(resources: Vec<Arc<Resource>>) -> Self {
-        let named: Option<Vec<String>> = resources.iter().map(|resource| resource.openapi_name()).collect();
-        match named {
-            Some(names) => {
-                let etag = Document::new(names.join("\n")).etag;
-                Published::OnDemand(resources, etag)
-            }
-            None => Published::Made(make(&resources)),
-        }
-    }
-
-    fn etag(&self) -> &str {
-        match self {
-            Published::Made(document) => &document.etag,
-            Published::OnDemand(_, etag) => etag,
-        }
-    }
-
-    fn document(&self) -> Cow<'_, Document> {
-        match self {
-            Published::Made(document) => Cow::Borrowed(document),
-            Published::OnDemand(resources, etag) => {
-                Cow::Owned(Document { body: make(resources).body, etag: etag.clone() })
-            }
-        }
-    }
-}
-
-fn make(resources: &[Arc<Resource>]) -> Document {
-    let resources: Vec<&Resource> = resources.iter().map(|resource| &**resource).collect();
-    Document::new(serde_json::to_vec(&v3::document(&resources)).expect("a JSON value serializes"))
-}
-
 /// The response to a request for a version 3 document.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Answer<'a> {
-    /// The document. `immutable` is true if the request contains the hash of the document: clients may then cache the
-    /// document without limit (`Cache-Control: public, immutable`, `Expires` in a year).
+    /// The document of a group version, or of a path without resources.
     Document {
-        /// The bytes and their ETag.
-        document: Cow<'a, Document>,
-        /// Whether the request contains the hash of these bytes.
+        /// The document, which is encoded in the form that the client accepts.
+        document: &'a Arc<V3Document>,
+        /// Whether the request contains the hash of the document. Clients may then cache the document without limit
+        /// (`Cache-Control: public, immutable`, `Expires` in a year).
         immutable: bool,
     },
     /// The request contains another hash: a redirect (301) to this path and query.
@@ -144,24 +96,26 @@ impl OpenApi {
     /// Creates the documents of a registry without building them. `base` holds the documents of the registry that this
     /// registry extends; its version 3 documents are shared.
     pub fn new(registry: &Registry, base: Option<Arc<OpenApi>>) -> Self {
-        OpenApi { resources: registry.resources().to_vec(), base, v2: OnceLock::new(), v3: OnceLock::new() }
+        let resources = registry.resources().to_vec();
+        let described = resources.clone();
+        let v2 = Arc::new(Version2::new(move || v2::document(&described)));
+        OpenApi { resources, base, v2, v3: OnceLock::new() }
     }
 
     /// `/openapi/v2` in the form that the client accepts: the content type and the document. Both forms have the ETag
     /// of the JSON. `None` if the client accepts neither form (406 without a body).
     pub fn v2(&self, accept: Option<&str>) -> Option<(&'static str, Document)> {
-        let protobuf = wants_protobuf(accept)?;
-        let documents = self.v2.get_or_init(|| {
-            let value = v2::document(&self.resources);
-            let json = serde_json::to_vec(&value).expect("a JSON value serializes");
-            Version2 { json: Document::new(json), protobuf: protobuf::document(&value).into() }
-        });
-        Some(if protobuf {
-            let document = Document { body: documents.protobuf.clone(), etag: documents.json.etag.clone() };
-            (V2_PROTOBUF, document)
-        } else {
-            (JSON, documents.json.clone())
-        })
+        V2Form::negotiate(accept).map(|form| self.v2.in_form(form))
+    }
+
+    /// `/openapi/v2`, of which each form is encoded at its first use.
+    pub fn version2(&self) -> &Arc<Version2> {
+        &self.v2
+    }
+
+    /// Builds the JSON of `/openapi/v2`, to merge it with other documents.
+    pub fn v2_json(&self) -> Value {
+        v2::document(&self.resources)
     }
 
     /// `/openapi/v3`: the index of the documents.
@@ -169,17 +123,22 @@ impl OpenApi {
         &self.version3().index
     }
 
-    /// `/openapi/v3/{path}`, such as `api/v1` or `apis/apps/v1`, in JSON. `hash` is the query parameter.
+    /// `/openapi/v3/{path}`, such as `api/v1`, `apis/apps/v1` or `version`. `hash` is the query parameter. The document
+    /// is not encoded before the caller asks for a form.
     pub fn v3(&self, path: &str, hash: Option<&str>) -> Answer<'_> {
-        let Some(published) = self.version3().documents.get(path) else {
+        let Some(document) = self.version3().documents.get(path) else {
             return Answer::Unknown;
         };
-        let own = published.etag().trim_matches('"');
+        let current = document.etag().trim_matches('"');
         match hash.filter(|hash| !hash.is_empty()) {
-            None => Answer::Document { document: published.document(), immutable: false },
-            Some(hash) if hash == own => Answer::Document { document: published.document(), immutable: true },
-            Some(_) => Answer::Moved(hashed_url(path, own)),
+            Some(hash) if hash != current => Answer::Moved(hashed_url(path, current)),
+            hash => Answer::Document { document, immutable: hash.is_some() },
         }
+    }
+
+    /// Whether [`OpenApi::v3_index`] and [`OpenApi::v3`] return at once.
+    pub fn is_v3_built(&self) -> bool {
+        self.v3.get().is_some()
     }
 
     fn version3(&self) -> &Version3 {
@@ -189,16 +148,14 @@ impl OpenApi {
                 by_path.entry(paths::root(resource)[1..].to_owned()).or_default().push(Arc::clone(resource));
             }
             let base = self.base.as_ref().map(|base| base.version3());
-            let publish = |(path, resources): (String, Vec<Arc<Resource>>)| {
-                let known = base.and_then(|base| base.documents.get(&path));
+            let describe = |(path, source): (String, Source)| {
+                let shared = base.and_then(|base| base.documents.get(&path));
                 // No custom definition is in a built-in group version.
-                let published = match known {
-                    Some(known) => Published::Made(known.document().into_owned()),
-                    None => Published::new(resources),
-                };
-                (path, published)
+                (path, shared.cloned().unwrap_or_else(|| Arc::new(V3Document::new(source))))
             };
-            let documents: BTreeMap<String, Published> = by_path.into_iter().map(publish).collect();
+            let group_versions = by_path.into_iter().map(|(path, resources)| (path, Source::Resources(resources)));
+            let fixed = fixed::DOCUMENTS.map(|(path, build)| (path.to_owned(), Source::Fixed(build)));
+            let documents: BTreeMap<String, Arc<V3Document>> = group_versions.chain(fixed).map(describe).collect();
             let paths: listwatch_json::Map = documents
                 .iter()
                 .map(|(path, document)| {
@@ -214,25 +171,4 @@ impl OpenApi {
 
 fn hashed_url(path: &str, hash: &str) -> String {
     format!("/openapi/v3/{path}?hash={hash}")
-}
-
-/// Whether an `Accept` header prefers protobuf for version 2; `None` if it accepts neither form. The clause with the
-/// highest `q` is used; among equals, the first one.
-fn wants_protobuf(accept: Option<&str>) -> Option<bool> {
-    let accept = accept.filter(|accept| !accept.trim().is_empty()).unwrap_or("*/*");
-    let mut clauses: Vec<(f32, &str)> = accept
-        .split(',')
-        .map(|clause| {
-            let mut parts = clause.split(';').map(str::trim);
-            let media_type = parts.next().unwrap_or_default();
-            let q = parts.find_map(|parameter| parameter.strip_prefix("q=")).and_then(|q| q.parse().ok());
-            (q.unwrap_or(1.0), media_type)
-        })
-        .collect();
-    clauses.sort_by(|a, b| b.0.total_cmp(&a.0));
-    clauses.into_iter().find_map(|(_, media_type)| match media_type {
-        JSON | "*/*" | "application/*" => Some(false),
-        V2_PROTOBUF | V2_PROTOBUF_DEPRECATED => Some(true),
-        _ => None,
-    })
 }

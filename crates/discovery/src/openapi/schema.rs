@@ -109,10 +109,15 @@ impl Models {
                 // A schema without a type accepts any value. For a schema with a kind, kubectl would look for merge
                 // keys.
                 Version::Two => json!({"description": format!("An object of kind {}.", kind.kind)}),
-                Version::Three => {
-                    let brought = if own { resource.openapi_schema() } else { None };
-                    self.open_kind(kind, brought.as_deref())
-                }
+                Version::Three => match resource.openapi_schema().filter(|_| own) {
+                    None if custom => {
+                        // Properties would say that there are no others.
+                        let mut schema = object(json!({"type": "object"}));
+                        schema.insert(KIND_EXTENSION, json!([kind_value(kind)]));
+                        Value::Object(schema)
+                    }
+                    brought => self.open_kind(kind, brought.as_deref()),
+                },
             };
             self.made.insert(model.clone(), schema);
         }
@@ -218,10 +223,11 @@ impl Models {
         Value::Object(schema)
     }
 
-    /// Returns the schema of a custom resource in version 2. The schema has no properties if the definition has no
-    /// schema, or a schema that accepts any members or exceeds [`CUSTOM_BYTES_MAX`].
+    /// Returns the schema of a custom resource in version 2. The schema has no properties if the definition preserves
+    /// unknown fields or has no schema, or if the schema accepts any members or exceeds [`CUSTOM_BYTES_MAX`].
     fn custom_v2(&mut self, kind: &Kind, resource: &Resource) -> Value {
-        let own = resource.openapi_schema().filter(|own| own.is_object() && !structural_v2::is_open(own));
+        let own = if resource.preserves_unknown_fields() { None } else { resource.openapi_schema() };
+        let own = own.filter(|own| own.is_object() && !structural_v2::is_open(own));
         let converted = own.and_then(|own| {
             let mut metadata = self.version.reference(&meta("ObjectMeta"));
             metadata["description"] =

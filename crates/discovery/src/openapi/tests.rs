@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::paths::root;
+use super::version2::V2_PROTOBUF;
 use super::*;
 use listwatch_json::{JsonString, Value};
 use listwatch_registry::PrinterColumn;
@@ -13,7 +14,7 @@ fn v2_json(openapi: &OpenApi) -> Value {
 
 fn v3_json(openapi: &OpenApi, path: &str) -> Value {
     let Answer::Document { document, .. } = openapi.v3(path, None) else { panic!("{path} is served") };
-    serde_json::from_slice(&document.body).unwrap()
+    serde_json::from_slice(&document.encode(V3Form::Json)).unwrap()
 }
 
 /// The operations on a path item.
@@ -248,8 +249,8 @@ fn parameters_ids_and_references_of_documents_are_consistent() {
         for (path, item) in document["paths"].as_object().unwrap() {
             let declared: Vec<&str> = item["parameters"]
                 .as_array()
-                .unwrap()
-                .iter()
+                .into_iter()
+                .flatten()
                 .filter(|parameter| parameter["in"] == "path")
                 .map(|parameter| parameter["name"].as_str().unwrap())
                 .collect();
@@ -258,7 +259,8 @@ fn parameters_ids_and_references_of_documents_are_consistent() {
             assert_eq!(declared, used, "{path}");
             for (method, operation) in operations(item) {
                 assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
-                assert!(operation[schema::KIND_EXTENSION]["kind"].is_string(), "{method} {path}");
+                let is_of_kind = operation[schema::KIND_EXTENSION]["kind"].is_string();
+                assert_eq!(is_of_kind, path.starts_with("/api"), "{method} {path}");
             }
         }
         let text = document.to_string();
@@ -411,14 +413,7 @@ fn version_2_has_the_schema_of_a_custom_resource_and_of_its_list() {
         json!({"type": "array", "items": {"$ref": "#/definitions/com.example.stable.v1.CronTab"}})
     );
     assert!(document["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"].is_object());
-    let protobuf = openapi.v2(Some(V2_PROTOBUF)).unwrap().1.body;
-    let holds = |bytes: &[u8]| protobuf.windows(bytes.len()).any(|window| window == bytes);
-    // title = 3, default = 5: Any { yaml = 2 }, maxLength = 11, pattern = 13
-    assert!(holds(b"\x1a\x01T*\x06\x12\x04\"a\"\nj\x02^a\x58\xac\x02"));
-    // minimum = 9 as a double, exclusiveMinimum = 10
-    assert!(holds(&[&[0x49][..], &1.5_f64.to_le_bytes(), &[0x50, 1]].concat()));
-    // additionalProperties = 21 { boolean = 2 }
-    assert!(holds(b"\xaa\x01\x02\x10\x01"));
+    protobuf_tests::assert_v2_forms_are_equal(openapi);
 }
 
 #[test]
@@ -434,25 +429,66 @@ fn custom_schema_that_preserves_unknown_fields_or_is_too_large_has_no_v2_propert
 }
 
 #[test]
+fn custom_resource_without_a_published_schema_has_no_v3_properties() {
+    let document = v3_json(&OpenApi::new(&custom_resource(None), None), "apis/stable.example.com/v1");
+    let kind = json!([{"group": "stable.example.com", "kind": "CronTab", "version": "v1"}]);
+    let model = &document["components"]["schemas"]["com.example.stable.v1.CronTab"];
+    assert_eq!(*model, json!({"type": "object", schema::KIND_EXTENSION: kind}));
+}
+
+#[test]
 fn indexed_document_is_immutable_under_its_hash() {
     let registry = Registry::builtin();
     let openapi = &OpenApi::new(&registry, None);
     let index: Value = serde_json::from_slice(&openapi.v3_index().body).unwrap();
     let paths = index["paths"].as_object().unwrap();
-    assert!(paths.contains_key("api/v1") && paths.contains_key("apis/apps/v1"));
+    for path in ["api/v1", "apis/apps/v1", "version", ".well-known/openid-configuration", "openid/v1/jwks"] {
+        assert!(paths.contains_key(path), "{path}");
+    }
     for (path, entry) in paths {
         let url = entry["serverRelativeURL"].as_str().unwrap();
         let hash = url.strip_prefix(&format!("/openapi/v3/{path}?hash=")).unwrap_or_else(|| panic!("{url}"));
         let Answer::Document { document, immutable: true } = openapi.v3(path, Some(hash)) else {
             panic!("{url} is immutable")
         };
-        assert_eq!(document.etag, format!("\"{hash}\""), "the hash is the ETag");
-        assert_eq!(openapi.v3(path, Some("0")), Answer::Moved(url.to_owned()), "another hash leads to the right one");
+        assert_eq!(document.etag(), format!("\"{hash}\""), "the hash is the ETag");
+        let Answer::Moved(location) = openapi.v3(path, Some("0")) else { panic!("{path} has another hash") };
+        assert_eq!(location, url, "another hash leads to the right one");
         for hash in [None, Some("")] {
-            assert_eq!(openapi.v3(path, hash), Answer::Document { document: document.clone(), immutable: false });
+            assert!(matches!(openapi.v3(path, hash), Answer::Document { immutable: false, .. }), "{path}");
         }
     }
-    assert_eq!(openapi.v3("apis/nope/v1", Some("0")), Answer::Unknown);
+    assert!(matches!(openapi.v3("apis/nope/v1", Some("0")), Answer::Unknown));
+}
+
+#[test]
+fn paths_without_resources_have_the_v3_documents_of_kube_apiserver() {
+    let registry = Registry::builtin();
+    let openapi = &OpenApi::new(&registry, None);
+    let document = v3_json(openapi, "version");
+    let get = &document["paths"]["/version/"]["get"];
+    assert_eq!((&get["operationId"], &get["tags"]), (&json!("getCodeVersion"), &json!(["version"])));
+    let reference = get["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].as_str().unwrap();
+    assert_eq!(reference, "#/components/schemas/io.k8s.apimachinery.pkg.version.Info");
+    let model = document.pointer(&reference[1..]).unwrap();
+    let required = "major minor gitVersion gitCommit gitTreeState buildDate goVersion compiler platform";
+    assert_eq!(model["required"], json!(required.split(' ').collect::<Vec<_>>()));
+    let served: Value = serde_json::from_slice(&crate::VersionInfo::current().body()).unwrap();
+    let (served, properties) = (served.as_object().unwrap(), model["properties"].as_object().unwrap());
+    assert_eq!(served.len(), properties.len());
+    for name in served.keys() {
+        let property = properties.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no description"));
+        let has_default = required.split(' ').any(|required| *name == required);
+        assert_eq!((&property["type"], property["default"] == ""), (&json!("string"), has_default), "{name}");
+    }
+    for (path, id, media_type) in [
+        (".well-known/openid-configuration", "getServiceAccountIssuerOpenIDConfiguration", "application/json"),
+        ("openid/v1/jwks", "getServiceAccountIssuerOpenIDKeyset", "application/jwk-set+json"),
+    ] {
+        let get = v3_json(openapi, path)["paths"][format!("/{path}/")]["get"].clone();
+        assert_eq!(get["operationId"], id, "{path}");
+        assert!(get["responses"]["200"]["content"][media_type].is_object(), "{path}");
+    }
 }
 
 #[test]
@@ -470,6 +506,7 @@ fn openapi_v2_is_sent_in_the_accepted_form() {
         (Some("text/html, application/com.github.proto-openapi.spec.v2.v1.0+protobuf, */*;q=0.1"), Some(V2_PROTOBUF)),
         (Some("application/yaml"), None),
         (Some("application/json;q=x"), Some(JSON)),
+        (Some("*/*, application/com.github.proto-openapi.spec.v2@v1.0+protobuf"), Some(V2_PROTOBUF)),
     ] {
         assert_eq!(openapi.v2(accept).map(|(content_type, _)| content_type), expected, "Accept: {accept:?}");
     }
@@ -478,119 +515,27 @@ fn openapi_v2_is_sent_in_the_accepted_form() {
     assert_ne!(json.body, protobuf.body);
 }
 
-/// One field of a protobuf message.
-#[derive(Debug, PartialEq)]
-enum Field {
-    Number(u64),
-    Bytes(Vec<u8>),
-}
-
-/// Decodes the fields of a protobuf message.
-fn decode(mut bytes: &[u8]) -> Vec<(u64, Field)> {
-    fn varint(bytes: &mut &[u8]) -> u64 {
-        let (mut number, mut shift) = (0, 0);
-        loop {
-            let (first, rest) = bytes.split_first().expect("a varint ends");
-            *bytes = rest;
-            number |= u64::from(first & 0x7f) << shift;
-            shift += 7;
-            if first & 0x80 == 0 {
-                return number;
-            }
-        }
-    }
-    let mut fields = Vec::new();
-    while !bytes.is_empty() {
-        let key = varint(&mut bytes);
-        match key & 7 {
-            0 => fields.push((key >> 3, Field::Number(varint(&mut bytes)))),
-            2 => {
-                let length = usize::try_from(varint(&mut bytes)).unwrap();
-                let (value, rest) = bytes.split_at(length);
-                bytes = rest;
-                fields.push((key >> 3, Field::Bytes(value.to_vec())));
-            }
-            other => panic!("wire type {other}"),
-        }
-    }
-    fields
-}
-
-/// Returns the messages at a path of field numbers.
-fn messages(message: &[u8], path: &[u64]) -> Vec<Vec<u8>> {
-    path.iter().fold(vec![message.to_vec()], |found, number| {
-        let fields = found.iter().flat_map(|message| decode(message));
-        fields
-            .filter_map(|(field, value)| match value {
-                Field::Bytes(bytes) if field == *number => Some(bytes),
-                _ => None,
-            })
-            .collect()
-    })
-}
-
-fn texts(message: &[u8], path: &[u64]) -> Vec<String> {
-    messages(message, path).into_iter().map(|bytes| String::from_utf8(bytes).unwrap()).collect()
-}
-
 #[test]
-fn protobuf_document_equals_the_json_document() {
-    let registry = Registry::builtin();
-    let json = v2_json(&OpenApi::new(&registry, None));
-    let protobuf = OpenApi::new(&registry, None).v2(Some(V2_PROTOBUF)).unwrap().1.body;
-    assert_eq!(texts(&protobuf, &[1]), ["2.0"]);
-    assert_eq!(texts(&protobuf, &[2, 1]), ["Kubernetes"]);
-    let names = |member: &str| json[member].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(texts(&protobuf, &[8, 2, 1]), names("paths"));
-    assert_eq!(texts(&protobuf, &[9, 1, 1]), names("definitions"));
-    assert_eq!(texts(&protobuf, &[10, 1, 1]), names("parameters"));
-    let mut ports = 0;
-    for definition in messages(&protobuf, &[9, 1]) {
-        let name = texts(&definition, &[1]).remove(0);
-        let expected = &json["definitions"][&name];
-        let properties =
-            expected["properties"].as_object().map(|all| all.keys().map(String::from).collect()).unwrap_or_default();
-        assert_eq!(texts(&definition, &[2, 25, 1, 1]), Vec::<String>::from_iter::<Vec<String>>(properties), "{name}");
-        let required: Vec<String> = listwatch_json::from_value(expected["required"].clone()).unwrap_or_default();
-        assert_eq!(texts(&definition, &[2, 19]), required, "{name}");
-        assert_eq!(texts(&definition, &[2, 22, 1]).pop().as_deref(), expected["type"].as_str(), "{name}");
-        // NamedSchema → Schema → ItemsItem → Schema → $ref
-        ports +=
-            texts(&definition, &[2, 25, 1, 2, 23, 1, 1]).iter().filter(|of| of.ends_with(".ContainerPort")).count();
+fn openapi_v3_is_sent_in_the_accepted_form() {
+    let (json, protobuf) = (Some(V3Form::Json), Some(V3Form::Protobuf));
+    const CLIENT_GO: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+    for (accept, expected) in [
+        ("", json),
+        ("*/*", json),
+        ("application/*", json),
+        ("application/json", json),
+        (CLIENT_GO, protobuf),
+        (version3::V3_PROTOBUF, protobuf),
+        (&format!("application/json, {CLIENT_GO}"), json),
+        (&format!("{CLIENT_GO}, application/json"), protobuf),
+        (&format!("{CLIENT_GO};q=0.5, application/json"), json),
+        ("application/yaml", None),
+        ("application/vnd.oai.openapi+json", None),
+        ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", None),
+    ] {
+        assert_eq!(V3Form::negotiate(Some(accept)), expected, "Accept: {accept:?}");
     }
-    assert_eq!(ports, 2, "containers and ephemeral containers have ports");
-    let mut patches = 0;
-    for path in messages(&protobuf, &[8, 2]) {
-        let name = texts(&path, &[1]).remove(0);
-        let item = &json["paths"][&name];
-        for patch in messages(&path, &[2, 8]) {
-            patches += 1;
-            let operation = &item["patch"];
-            assert_eq!(texts(&patch, &[5]), [operation["operationId"].as_str().unwrap()]);
-            assert_eq!(texts(&patch, &[7]).len(), operation["consumes"].as_array().unwrap().len());
-            // ParametersItem → Parameter → NonBodyParameter → QueryParameterSubSchema → name
-            assert_eq!(texts(&patch, &[8, 1, 2, 3, 4]), ["fieldValidation"], "{name}");
-            assert_eq!(texts(&patch, &[8, 1, 1, 2]), ["body"], "{name}");
-            assert_eq!(
-                texts(&patch, &[8, 2, 1]),
-                ["#/parameters/dryRun", "#/parameters/fieldManager", "#/parameters/force"]
-            );
-            let extensions: Vec<(String, Value)> = messages(&patch, &[13])
-                .iter()
-                .map(|named| {
-                    let yaml = texts(named, &[2, 2]).remove(0);
-                    (texts(named, &[1]).remove(0), serde_json::from_str(&yaml).unwrap())
-                })
-                .collect();
-            let kind = operation[schema::KIND_EXTENSION].clone();
-            let expected =
-                [("x-kubernetes-action".to_owned(), json!("patch")), (schema::KIND_EXTENSION.to_owned(), kind)];
-            assert_eq!(extensions, expected, "{name}");
-        }
-        let path_parameters = texts(&path, &[2, 9, 1, 2, 4, 4]);
-        assert_eq!(path_parameters.len(), name.matches('{').count(), "{name}");
-    }
-    assert!(patches > registry.resources().len(), "every kind has a PATCH");
+    assert_eq!(V3Form::negotiate(None), json);
 }
 
 #[test]

@@ -35,16 +35,21 @@ pub(super) fn document(resources: &[&Resource]) -> Value {
         "components": {
             "parameters": parameters,
             "schemas": models.finish(),
-            "securitySchemes": {
-                "BearerToken": {
-                    "description": "Bearer token authentication",
-                    "type": "apiKey",
-                    "name": "authorization",
-                    "in": "header",
-                },
-            },
+            "securitySchemes": security_schemes(),
         },
         "security": [{"BearerToken": []}],
+    })
+}
+
+/// The member `securitySchemes` of every document.
+pub(super) fn security_schemes() -> Value {
+    json!({
+        "BearerToken": {
+            "description": "Bearer token authentication",
+            "type": "apiKey",
+            "name": "authorization",
+            "in": "header",
+        },
     })
 }
 

@@ -19,6 +19,18 @@ impl FlagValues {
         self.0.iter().filter_map(|(name, values)| Some((find(name)?, values.as_slice())))
     }
 
+    /// All flags of kube-apiserver with their effective values. The values of a list are joined with commas.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, String)> {
+        FLAGS.iter().map(move |Flag { name, value_type, .. }| {
+            let value = match value_type {
+                ValueType::Bool => self.bool(name).to_string(),
+                ValueType::Texts | ValueType::List if self.has(name) => self.texts(name).collect::<Vec<_>>().join(","),
+                _ => self.text(name).unwrap_or_default().to_owned(),
+            };
+            (*name, value)
+        })
+    }
+
     /// Whether the command line contains the flag.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
@@ -164,6 +176,25 @@ mod tests {
         assert_eq!(given.list("etcd-servers"), ["a", "b", "c"], "values of lists add up");
         assert_eq!(given.int("v"), 4);
         assert_eq!(given.duration("event-ttl"), Duration::from_secs(90));
+    }
+
+    #[test]
+    fn all_flags_have_their_effective_values() {
+        let given = parse("--v=2 --v=3 --profiling=F --etcd-servers=a,b --etcd-servers=c");
+        let given = given.expect("a valid command line");
+        let all: BTreeMap<&str, String> = given.all().collect();
+        assert_eq!(all.len(), FLAGS.len());
+        for (name, value) in [
+            ("v", "3"),
+            ("profiling", "false"),
+            ("etcd-servers", "a,b,c"),
+            ("watch-cache", "true"),
+            ("authorization-mode", "AlwaysAllow"),
+            ("client-ca-file", ""),
+            ("help", "false"),
+        ] {
+            assert_eq!(all[name], value, "{name}");
+        }
     }
 
     #[test]

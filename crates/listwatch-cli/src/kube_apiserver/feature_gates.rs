@@ -105,6 +105,8 @@ const GROUPS: [&str; 2] = ["AllAlpha", "AllBeta"];
 const CBOR: &str = "CBORServingAndStorage";
 const IDENTITY: &str = "APIServerIdentity";
 const CONSTRAINED_IMPERSONATION: &str = "ConstrainedImpersonation";
+const FLAGZ: &str = "ComponentFlagz";
+const STATUSZ: &str = "ComponentStatusz";
 /// The gate of `shardSelector`, which this server always has.
 const SHARDS: &str = "ShardedListAndWatch";
 
@@ -117,13 +119,24 @@ pub(super) struct FeatureGates {
     pub(super) identity: bool,
     /// Whether impersonation has modes with permissions of their own.
     pub(super) constrained_impersonation: bool,
+    /// Whether the server serves `/flagz`.
+    pub(super) flagz: bool,
+    /// Whether the server serves `/statusz`.
+    pub(super) statusz: bool,
     /// The texts about gates that have no effect.
     pub(super) warnings: Vec<String>,
 }
 
 impl Default for FeatureGates {
     fn default() -> Self {
-        FeatureGates { cbor: false, identity: true, constrained_impersonation: true, warnings: Vec::new() }
+        FeatureGates {
+            cbor: false,
+            identity: true,
+            constrained_impersonation: true,
+            flagz: true,
+            statusz: true,
+            warnings: Vec::new(),
+        }
     }
 }
 
@@ -154,7 +167,12 @@ impl FeatureGates {
                 IDENTITY => gates.identity = on,
                 "AllAlpha" => gates.cbor = on,
                 CONSTRAINED_IMPERSONATION => gates.constrained_impersonation = on,
-                "AllBeta" => (gates.identity, gates.constrained_impersonation) = (on, on),
+                FLAGZ => gates.flagz = on,
+                STATUSZ => gates.statusz = on,
+                "AllBeta" => {
+                    gates =
+                        FeatureGates { identity: on, constrained_impersonation: on, flagz: on, statusz: on, ..gates };
+                }
                 SHARDS if on => {}
                 SHARDS => gates.warnings.push(format!("{name}={on} has no effect: the server behaves as with true")),
                 _ if on != default => {
@@ -229,12 +247,28 @@ mod tests {
     fn gates_of_this_server_switch_their_features() {
         let settings = |items: &[&str]| {
             let gates = FeatureGates::parse(items).unwrap();
-            (gates.cbor, gates.identity, gates.constrained_impersonation)
+            assert_eq!(gates.warnings, Vec::<String>::new(), "{items:?}");
+            let on = [
+                ("cbor", gates.cbor),
+                ("identity", gates.identity),
+                ("impersonation", gates.constrained_impersonation),
+                ("flagz", gates.flagz),
+                ("statusz", gates.statusz),
+            ];
+            let on: Vec<&str> = on.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect();
+            on.join(" ")
         };
-        assert_eq!(settings(&[]), (false, true, true));
-        assert_eq!(settings(&["CBORServingAndStorage=true", "APIServerIdentity=false"]), (true, false, true));
-        assert_eq!(settings(&["ConstrainedImpersonation=false"]), (false, true, false));
-        assert_eq!(settings(&["CBORServingAndStorage=false", "AllAlpha=true", "AllBeta=false"]), (false, false, false));
-        assert_eq!(settings(&["ConstrainedImpersonation=true", "AllBeta=false"]), (false, false, true));
+        for (items, expected) in [
+            (&[][..], "identity impersonation flagz statusz"),
+            (&["CBORServingAndStorage=true", "APIServerIdentity=false"], "cbor impersonation flagz statusz"),
+            (&["ConstrainedImpersonation=false"], "identity flagz statusz"),
+            (&["ComponentFlagz=false"], "identity impersonation statusz"),
+            (&["ComponentStatusz=false"], "identity impersonation flagz"),
+            (&["CBORServingAndStorage=false", "AllAlpha=true", "AllBeta=false"], ""),
+            (&["ConstrainedImpersonation=true", "AllBeta=false"], "impersonation"),
+            (&["ComponentFlagz=true", "ComponentStatusz=true", "AllBeta=false"], "flagz statusz"),
+        ] {
+            assert_eq!(settings(items), expected, "{items:?}");
+        }
     }
 }

@@ -17,15 +17,17 @@ mod page_test;
 mod settings;
 mod webhooks;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use listwatch_apiserver::admission::{AdmissionConfiguration, AdmissionPlugins};
-use listwatch_apiserver::pki::{Pki, write_private};
+use listwatch_apiserver::pki::Pki;
 use listwatch_apiserver::{ApiServer, Auth, Builder, Controllers};
 
 use self::command_line::FlagValues;
 use self::settings::{Advertise, Certificates, Level, Notice, Settings, StoreChoice, resolve};
+use crate::cli::without_credentials;
 use crate::process::{self, Shutdown};
 use crate::snapshots::SnapshotFlags;
 use crate::stop_signals::StopSignals;
@@ -63,8 +65,8 @@ pub(crate) struct KubeApiserver {
 
     /// Controllers to run in the server: namespace, gc, clusterrole-aggregation, resourcequota, pvc-protection,
     /// pv-protection, volumeattributesclass-protection-controller, validatingadmissionpolicy-status,
-    /// storage-version-migrator-controller, serviceaccount, root-ca-cert-publisher; * for all. In a cluster,
-    /// kube-controller-manager runs them
+    /// storage-version-migrator-controller, service-cidr-controller, serviceaccount, root-ca-cert-publisher; * for all.
+    /// In a cluster, kube-controller-manager runs them
     #[arg(long, value_name = "LIST", default_value = "", help_heading = "Flags of listwatch")]
     controllers: Controllers,
 }
@@ -81,11 +83,11 @@ Examples:
 docs/drop-in.md lists all flags of kube-apiserver.";
 
 impl KubeApiserver {
-    /// Serves until a signal arrives.
+    /// Serves until a signal arrives. `/flagz` shows `flags` and the defaults of kube-apiserver's flags.
     ///
     /// # Errors
     /// The flags do not allow a start, or the server could not start.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(crate) fn run(self, mut flags: BTreeMap<String, String>) -> Result<(), Failure> {
         let resolution = resolve(&self.given);
         let obstacles: Vec<&Notice> = resolution.obstacles(self.allow_unenforced).collect();
         if self.check_flags {
@@ -107,11 +109,12 @@ impl KubeApiserver {
             }
         }
         process::prepare();
-        let serve = self.serve(resolution.settings);
+        flags.extend(self.given.all().map(|(name, value)| (name.to_owned(), without_credentials(value))));
+        let serve = self.serve(resolution.settings, flags);
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve)
     }
 
-    async fn serve(self, settings: Settings) -> Result<(), Failure> {
+    async fn serve(self, settings: Settings, flags: BTreeMap<String, String>) -> Result<(), Failure> {
         let listener = process::listen(settings.bind, "--bind-address and --secure-port")?;
         let pki = pki(&settings, self.kubeconfig_out.is_some())?;
         let store = self.storage(&settings.store).await?;
@@ -125,6 +128,7 @@ impl KubeApiserver {
             // token.
             .auth(Auth::Token(pki.token().to_owned()))
             .secure_port(settings.bind.port())
+            .loopback_address(settings.bind)
             .watch_cache(settings.watch_cache)
             .min_request_timeout(settings.min_request_timeout)
             .request_timeout(settings.request_timeout)
@@ -132,18 +136,22 @@ impl KubeApiserver {
             .requests_in_flight_max(settings.requests_in_flight_max.0, settings.requests_in_flight_max.1)
             .priority_and_fairness(settings.priority_and_fairness)
             .goaway_chance(settings.goaway_chance)
+            .metrics_reset(settings.metrics_reset)
             .cbor(settings.feature_gates.cbor)
             .constrained_impersonation(settings.feature_gates.constrained_impersonation)
+            .flagz(settings.feature_gates.flagz)
+            .statusz(settings.feature_gates.statusz)
             .runtime_config(settings.runtime_config.clone())
             .event_ttl(settings.event_ttl)
             .http2_max_streams_per_connection(settings.http2_streams_max)
             .aggregator_routing(settings.aggregator_routing)
             .aggregator_passes_redirects(settings.aggregator_passes_redirects)
             .admission_plugins(settings.admission_plugins)
-            .admission_configuration(admission_configuration(
-                settings.admission_config_file.as_deref(),
-                settings.admission_plugins,
-            )?)
+            .admission_configuration(AdmissionConfiguration {
+                toleration_seconds: settings.toleration_seconds,
+                ..admission_configuration(settings.admission_config_file.as_deref(), settings.admission_plugins)?
+            })
+            .command_line_flags(flags)
             .controllers(self.controllers);
         // The authority of certificates from files is not known.
         let builder = match settings.certificates {
@@ -172,7 +180,7 @@ impl KubeApiserver {
 
         let url = format!("https://{}", process::reachable(settings.bind));
         if let Some(file) = &self.kubeconfig_out {
-            write_private(file, pki.kubeconfig(&url).as_bytes())?;
+            pki.write_kubeconfig(file, &url)?;
         }
         tracing::info!("serving on {}, objects are in {}", settings.bind, store.description);
         let shutdown = Shutdown { delay: settings.shutdown_delay, retry_after: settings.shutdown_retry_after };

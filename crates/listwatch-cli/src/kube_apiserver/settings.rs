@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use listwatch_access::{FrontProxyHeaders, ISSUER};
-use listwatch_apiserver::admission::{AdmissionPlugins, InvalidPlugins, PLUGINS, PluginInfo};
+use listwatch_apiserver::admission::{AdmissionPlugins, InvalidPlugins, PLUGINS, PluginInfo, TolerationSeconds};
 use listwatch_apiserver::pki::{SniCertificate, TlsOptions};
 use listwatch_apiserver::stored_form::StorageMediaType;
 use listwatch_apiserver::{AnonymousAuth, RuntimeConfig, ServiceRanges};
@@ -83,6 +83,8 @@ pub(super) struct Settings {
     pub(super) admission_plugins: AdmissionPlugins,
     /// The file with the configuration of admission plugins.
     pub(super) admission_config_file: Option<PathBuf>,
+    /// The tolerations that DefaultTolerationSeconds adds.
+    pub(super) toleration_seconds: TolerationSeconds,
     /// The file with the issuers of JWTs.
     pub(super) authentication_config: Option<PathBuf>,
     /// Whether a flag sets the treatment of requests without credentials.
@@ -99,6 +101,8 @@ pub(super) struct Settings {
     pub(super) priority_and_fairness: bool,
     /// The fraction of HTTP/2 requests after which the server closes the connection.
     pub(super) goaway_chance: f64,
+    /// Whether DELETE of a page of metrics resets the metrics.
+    pub(super) metrics_reset: bool,
     /// The value of the header `Strict-Transport-Security`.
     pub(super) strict_transport_security: Option<String>,
     /// The time between the signal and the shutdown, during which readiness fails.
@@ -420,11 +424,16 @@ pub(super) fn resolve(given: &FlagValues) -> Resolution {
         audit,
         admission_plugins,
         admission_config_file: given.path("admission-control-config-file"),
+        toleration_seconds: TolerationSeconds {
+            not_ready: given.int("default-not-ready-toleration-seconds"),
+            unreachable: given.int("default-unreachable-toleration-seconds"),
+        },
         request_timeout,
         service_ranges,
         requests_in_flight_max,
         priority_and_fairness: given.bool("enable-priority-and-fairness"),
         goaway_chance,
+        metrics_reset: given.bool("profiling"),
         strict_transport_security: (!directives.is_empty()).then(|| directives.join("; ")),
         shutdown_delay: given.duration("shutdown-delay-duration"),
         shutdown_retry_after: given.bool("shutdown-send-retry-after"),

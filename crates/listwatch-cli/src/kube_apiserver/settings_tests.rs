@@ -135,6 +135,7 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         requests_in_flight_max: (400, 200),
         priority_and_fairness: true,
         goaway_chance: 0.0,
+        metrics_reset: true,
         strict_transport_security: None,
         shutdown_delay: Duration::ZERO,
         shutdown_retry_after: false,
@@ -148,6 +149,7 @@ fn kubeadm_command_line_resolves_to_the_expected_settings() {
         audit: AuditSettings::default(),
         admission_plugins: AdmissionPlugins::upstream().with("NodeRestriction", true),
         admission_config_file: None,
+        toleration_seconds: TolerationSeconds::default(),
         min_request_timeout: Duration::from_secs(1800),
         watch_cache: true,
         http2_streams_max: 0,
@@ -216,7 +218,7 @@ fn flags_are_honored_ignored_unenforced_or_refused() {
         ("--disable-admission-plugins=Priority --admission-control=Priority", &["Error admission-control"]),
         ("--disable-admission-plugins=Prioritty", &["Error disable-admission-plugins"]),
         ("--profiling=false", &[]),
-        ("--profiling", &["Warning profiling"]),
+        ("--profiling", &[]),
         ("--profiling=F", &[]),
         ("--anonymous-auth=false --request-timeout=30s --shutdown-delay-duration=5s --goaway-chance=0.001", &[]),
         ("--goaway-chance=0.5", &["Error goaway-chance"]),
@@ -461,6 +463,7 @@ fn values_of_honored_flags_reach_the_settings() {
     assert_eq!(file, Some("/etc/e.yaml".into()));
     let limits = "--max-requests-inflight=3000 --max-mutating-requests-inflight=1000";
     assert_eq!(settings(limits).requests_in_flight_max, (3000, 1000));
+    assert!(!settings("--profiling=false").metrics_reset);
     assert!(!settings("--enable-priority-and-fairness=false").priority_and_fairness);
     assert_eq!(settings("--shutdown-delay-duration=1m").shutdown_delay, Duration::from_secs(60));
     assert_eq!(settings("--requestheader-username-headers=X-Remote-User").front_proxy, None, "there is no CA");
@@ -524,6 +527,15 @@ fn repeated_sni_certificate_flags_add_certificates() {
         settings.sni_certificates,
         [certificate("/a", "/b", &[]), certificate("/c", "/d", &["*.example.com", "example.com"])]
     );
+}
+
+#[test]
+fn default_tolerations_have_the_seconds_of_the_flags() {
+    let seconds = |line: &str| resolved(&format!("{MEMORY} {line}")).settings.toleration_seconds;
+    assert_eq!(seconds(""), TolerationSeconds { not_ready: 300, unreachable: 300 });
+    let line = "--default-not-ready-toleration-seconds=30 --default-unreachable-toleration-seconds=60";
+    assert_eq!(seconds(line), TolerationSeconds { not_ready: 30, unreachable: 60 });
+    assert_eq!(notices(line), notices(""));
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(crate) struct SnapshotFlags {
     #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
     snapshot_interval: Option<Duration>,
 
-    /// Keep so many snapshots, and remove older ones after each new snapshot
+    /// Number of snapshots to keep; older ones are removed after each new snapshot
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = clap::value_parser!(u32).range(1..))]
     snapshot_retention: u32,
 

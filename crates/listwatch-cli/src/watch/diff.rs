@@ -14,6 +14,12 @@ const TEXT_LINES_MAX: usize = 20;
 /// Members that name the elements of a list, in order of preference.
 const NAMES: [&str; 8] = ["name", "type", "uid", "key", "containerPort", "port", "ip", "topologyKey"];
 
+/// The text that replaces a hidden value.
+const HIDDEN: &str = "***";
+
+/// The annotation of `kubectl apply` with the whole applied object. `kubectl diff` hides the annotation of Secrets, too.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// One field that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
@@ -55,8 +61,29 @@ pub(super) fn difference(old: &Value, new: &Value, shown: DiffOptions) -> Vec<Di
 }
 
 fn is_secret(object: &Value) -> bool {
-    object.get("kind").is_some_and(|kind| kind == "Secret")
-        && object.get("apiVersion").is_some_and(|version| version == "v1")
+    let member = |name| object.get(name).and_then(Value::as_str).unwrap_or_default();
+    is_secret_type(member("apiVersion"), member("kind"))
+}
+
+/// Whether objects of this type have values that are hidden.
+pub(super) fn is_secret_type(api_version: &str, kind: &str) -> bool {
+    api_version == "v1" && kind == "Secret"
+}
+
+/// Replaces the values of a Secret by [`HIDDEN`]: the values in `data` and `stringData`, and the annotation with the
+/// whole applied object.
+pub(super) fn hide_values(secret: &mut Value) {
+    for member in ["data", "stringData"] {
+        match secret.get_mut(member) {
+            Some(Value::Object(values)) => values.values_mut().for_each(|value| *value = HIDDEN.into()),
+            None | Some(Value::Null) => {}
+            Some(other) => *other = HIDDEN.into(),
+        }
+    }
+    let annotations = secret.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations"));
+    if let Some(applied) = annotations.and_then(|annotations| annotations.get_mut(LAST_APPLIED)) {
+        *applied = HIDDEN.into();
+    }
 }
 
 struct Walk {
@@ -179,18 +206,29 @@ impl Walk {
         }
     }
 
+    /// Whether the values at this path are those of a Secret, or the annotation that repeats them.
     fn is_secret(&self, path: &[String]) -> bool {
-        self.secret && path.first().is_some_and(|first| first == ".data" || first == ".stringData")
+        self.secret
+            && (path.first().is_some_and(|first| first == ".data" || first == ".stringData")
+                || path.last().is_some_and(|last| last.contains(LAST_APPLIED)))
     }
 
     fn show(&self, path: &[String], value: &Value) -> String {
-        // kubectl diff hides the annotation, too, because it contains the whole applied object.
-        let applied = self.secret
-            && path.last().is_some_and(|last| last.contains("kubectl.kubernetes.io/last-applied-configuration"));
-        if self.is_secret(path) || applied {
-            return "***".to_owned();
+        if self.is_secret(path) {
+            return HIDDEN.to_owned();
         }
-        let text = value.to_string();
+        let is_annotations = matches!(path, [metadata, field] if metadata == ".metadata" && field == ".annotations");
+        let text = match value {
+            // All annotations are new or removed, and there are too many for a line each.
+            Value::Object(annotations) if self.secret && is_annotations => {
+                let mut annotations = annotations.clone();
+                if let Some(applied) = annotations.get_mut(LAST_APPLIED) {
+                    *applied = HIDDEN.into();
+                }
+                Value::Object(annotations).to_string()
+            }
+            value => value.to_string(),
+        };
         let length = text.chars().count();
         if length <= VALUE_LIMIT {
             return visible(&text);
@@ -349,6 +387,38 @@ mod tests {
         let lines =
             |value: &str| json!({"kind": "Secret", "apiVersion": "v1", "stringData": {"a": format!("{value}\nx")}});
         check(&lines("1"), &lines("2"), &["stringData.a: *** → ***"]);
+        // kubectl apply ends the annotation with a line break.
+        let applied = |value: &str| {
+            let annotations = json!({LAST_APPLIED: format!("{value}\n")});
+            json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"annotations": annotations}})
+        };
+        let path = format!(r#"metadata.annotations["{LAST_APPLIED}"]"#);
+        check(&applied("b2xk"), &applied("bmV3"), &[&format!("{path}: *** → ***")]);
+        let mut many = applied("b2xk");
+        (0..12).for_each(|n| many["metadata"]["annotations"][format!("a{n}")] = n.into());
+        let without = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {}});
+        let found = difference(&without, &many, DiffOptions::default());
+        assert!(!format!("{found:?}").contains("b2xk"), "a value of a Secret is shown: {found:?}");
+    }
+
+    #[test]
+    fn hidden_values_of_a_secret_leave_all_other_members() {
+        let secret = |value: &str, applied: &str| {
+            json!({"kind": "Secret", "data": {"b": value, "a": value}, "stringData": {"c": value}, "type": "Opaque",
+                "metadata": {"name": "s", "annotations": {"x": "y", LAST_APPLIED: applied}}, "immutable": true})
+        };
+        let mut hidden = secret("b2xk", "{}\n");
+        hide_values(&mut hidden);
+        assert_eq!(hidden.to_string(), secret(HIDDEN, HIDDEN).to_string(), "members and their order stay");
+        for mut unusual in [json!({"data": "b2xk"}), json!({"stringData": ["b2xk"]})] {
+            hide_values(&mut unusual);
+            assert!(!unusual.to_string().contains("b2xk"), "a value of a Secret is shown: {unusual}");
+        }
+        for mut empty in [json!({"data": null, "metadata": {}}), json!({"metadata": {"annotations": null}}), json!(1)] {
+            let before = empty.clone();
+            hide_values(&mut empty);
+            assert_eq!(empty, before, "there is no value to hide");
+        }
     }
 
     #[test]

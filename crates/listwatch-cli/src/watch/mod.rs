@@ -16,14 +16,18 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use listwatch_client::{
     Client, Config, DiscoverError, HttpListWatch, Notice, Problem, Reflection, ReflectorConfig, ReflectorState, Scope,
+    TypeName,
 };
 
-use self::diff::DiffOptions;
+use self::diff::{DiffOptions, is_secret_type};
 use self::print::{Format, Printer};
 use self::status_lines::StatusLines;
 use crate::stop_signals::StopSignals;
 
 type Failure = Box<dyn std::error::Error>;
+
+/// The exit code after a local error, or a failure of the server that may end, such as 503.
+const EXIT_FAILED: u8 = 1;
 
 /// The exit code after a permanent error of the server, such as 403 or 404.
 const EXIT_REFUSED: u8 = 3;
@@ -82,7 +86,7 @@ pub(crate) struct Watch {
     #[arg(long)]
     show_managed_fields: bool,
 
-    /// Show the values of Secrets; by default only their names
+    /// Show the values of Secrets, which are otherwise hidden as `***` in every format
     #[arg(long)]
     show_secrets: bool,
 
@@ -134,8 +138,8 @@ resource version; if that has expired, the difference to a new list is printed. 
 twice. Standard error reports the state of the connection and the age of the data.
 
 Exit codes: 0 interrupted, --once is done, or the reader of the pipe left; 1 local error (no kubeconfig,
-no plugin); 2 invalid flags; 3 permanent error of the server (forbidden, no such resource); 4 --timeout
-passed.";
+no plugin), or a failure of the server that may end (unreachable, overloaded, unreadable answer); 2 invalid
+flags; 3 permanent error of the server (forbidden, no such resource); 4 --timeout passed.";
 
 /// The reason for the end of a watch.
 enum End {
@@ -150,7 +154,7 @@ struct Refusal(u8, String);
 
 impl<E: std::error::Error> From<E> for Refusal {
     fn from(error: E) -> Self {
-        Refusal(1, error.to_string())
+        Refusal(EXIT_FAILED, error.to_string())
     }
 }
 
@@ -188,10 +192,10 @@ impl Watch {
             Some(limit) => tokio::time::timeout(limit, opening).await.map_err(|_| too_late())??,
             None => opening.await?,
         };
+        let printer = self.printer(&type_name);
         let config = ReflectorConfig { type_name: Some(type_name), ..ReflectorConfig::default() };
         let mut reflection = Reflection::new(list_watch, config);
         let mut status_lines = StatusLines::new(io::stderr().is_terminal(), self.quiet, begun);
-        let printer = self.printer();
         let mut synced = false;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -234,10 +238,9 @@ impl Watch {
                     }
                 }
                 // Before the first list, a permanent error ends the watch. After the first list, the reflector retries.
-                Notice::State(ReflectorState::BackingOff { problem, .. }) if !synced && is_final(&problem) => {
+                Notice::State(ReflectorState::BackingOff { problem, .. }) if !synced && problem.is_final() => {
                     tell(status_lines.clear());
-                    let code = if problem.status().is_some() { EXIT_REFUSED } else { 1 };
-                    return Err(Refusal(code, problem.to_string()));
+                    return Err(Refusal(problem_exit_code(&problem), problem.to_string()));
                 }
                 Notice::State(state) => tell(status_lines.state(now, &state)),
                 Notice::Problem(problem) => status_lines.problem(now, &problem),
@@ -247,17 +250,10 @@ impl Watch {
         }
     }
 
-    async fn open(&self, config: Config) -> Result<(HttpListWatch, listwatch_client::TypeName), Refusal> {
+    async fn open(&self, config: Config) -> Result<(HttpListWatch, TypeName), Refusal> {
         let client = Client::new(config)?;
-        let resource = client.discover(&self.resource).await.map_err(|error| match &error {
-            DiscoverError::Unknown { .. } | DiscoverError::NotWatchable { .. } => {
-                Refusal(EXIT_REFUSED, error.to_string())
-            }
-            DiscoverError::Unreachable(problem) if problem.status().is_some() && is_final(problem) => {
-                Refusal(EXIT_REFUSED, error.to_string())
-            }
-            _ => Refusal::from(error),
-        })?;
+        let resource = client.discover(&self.resource).await;
+        let resource = resource.map_err(|error| Refusal(discovery_exit_code(&error), error.to_string()))?;
         let scope = match (&self.namespace, self.all_namespaces) {
             (Some(namespace), _) => Scope::Namespace(namespace.clone()),
             (None, true) => Scope::Cluster,
@@ -267,7 +263,7 @@ impl Watch {
         Ok((list_watch, resource.type_name()))
     }
 
-    fn printer(&self) -> Printer {
+    fn printer(&self, type_name: &TypeName) -> Printer {
         let color = match self.color {
             Color::Always => true,
             Color::Never => false,
@@ -277,14 +273,26 @@ impl Watch {
             }
         };
         let shown = DiffOptions { managed_fields: self.show_managed_fields, secrets: self.show_secrets };
-        Printer { format: self.output, shown, color }
+        let are_secrets = is_secret_type(&type_name.api_version, &type_name.kind);
+        Printer { format: self.output, shown, color, are_secrets }
     }
 }
 
-/// Whether a retry cannot help: the request is unauthorized, forbidden or invalid, or the resource does not exist.
-fn is_final(problem: &Problem) -> bool {
-    matches!(problem, Problem::Misconfigured { .. })
-        || problem.status().is_some_and(|status| matches!(status.code, 400 | 401 | 403 | 404 | 405 | 422))
+/// The exit code when the resource is not found. A group that does not answer may have the resource, so the resource is
+/// only missing for good if every failure was final.
+fn discovery_exit_code(error: &DiscoverError) -> u8 {
+    match error {
+        DiscoverError::Unknown { problem: None, .. } | DiscoverError::NotWatchable { .. } => EXIT_REFUSED,
+        DiscoverError::Unknown { problem: Some(problem), .. } | DiscoverError::Unreachable(problem) => {
+            problem_exit_code(problem)
+        }
+        _ => EXIT_FAILED,
+    }
+}
+
+/// The exit code of a failure, at whatever request it happens. A final problem without a status is a local error.
+fn problem_exit_code(problem: &Problem) -> u8 {
+    if problem.is_final() && problem.status().is_some() { EXIT_REFUSED } else { EXIT_FAILED }
 }
 
 fn write_out(text: &[u8]) -> io::Result<()> {
@@ -314,4 +322,41 @@ fn reader_left() -> bool {
 #[cfg(not(unix))]
 fn reader_left() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_meta::Status;
+
+    use super::*;
+
+    #[test]
+    fn discovery_exits_with_3_only_after_a_final_failure_of_any_document() {
+        fn check(error: &DiscoverError, expected: u8) {
+            assert_eq!(discovery_exit_code(error), expected, "{error}");
+        }
+        let refused = |code| Problem::refused(Status::failure(code, "", "no"));
+        let unknown = |problem: Option<Problem>| DiscoverError::Unknown {
+            name: "x".to_owned(),
+            silent: problem.iter().map(|_| "g".to_owned()).collect(),
+            problem,
+        };
+        check(&unknown(None), EXIT_REFUSED);
+        check(&DiscoverError::NotWatchable { name: "x".to_owned() }, EXIT_REFUSED);
+        // A group's document, and the list of groups.
+        for (problem, code) in [
+            (refused(400), EXIT_REFUSED),
+            (refused(403), EXIT_REFUSED),
+            (refused(404), EXIT_REFUSED),
+            (refused(429), EXIT_FAILED),
+            (refused(500), EXIT_FAILED),
+            (refused(503), EXIT_FAILED),
+            (Problem::malformed("no list"), EXIT_FAILED),
+            (Problem::disconnected("reset"), EXIT_FAILED),
+            (Problem::misconfigured("no token"), EXIT_FAILED),
+        ] {
+            check(&unknown(Some(problem.clone())), code);
+            check(&DiscoverError::Unreachable(problem), code);
+        }
+    }
 }

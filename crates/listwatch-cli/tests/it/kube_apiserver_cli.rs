@@ -259,6 +259,12 @@ fn kubeadm_command_line_serves_client_certificates() {
         let (code, answer) = pki.send(port, user, line, token);
         assert_eq!(code, expected, "{user:?} {line}: {answer}");
     }
+    let accept = "Accept: application/json;g=config.k8s.io;v=v1beta1;as=Flagz\r\n";
+    assert_eq!(pki.send_with(port, Some("kubernetes-admin"), "GET /flagz", accept).0, 403);
+    let (code, page) = pki.send_with(port, Some("kubernetes-super-admin"), "GET /flagz", accept);
+    let flags =
+        ["secure-port", "authorization-mode", "event-ttl", "controllers"].map(|flag| page["flags"][flag].as_str());
+    assert_eq!((code, flags), (200, [Some(&*port.to_string()), Some("Node,RBAC"), Some("1h0m0s"), Some("")]), "{page}");
     assert!(server.terminate().success());
 }
 

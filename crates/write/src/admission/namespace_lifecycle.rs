@@ -51,6 +51,28 @@ pub(crate) async fn check_create<'b>(
     if terminating { Err(terminating_namespace(resource, namespace, name)) } else { Ok(Some(creating)) }
 }
 
+/// Checks that the namespace of a POST to a subresource exists and is not being deleted. Such a POST creates no object,
+/// so it need not delay the removal of the namespace. Reads the store only if the cache has no such namespace.
+///
+/// # Errors
+/// 404 when the namespace does not exist, 403 when the namespace is being deleted.
+pub(crate) async fn check_post(
+    backend: &Backend,
+    registry: &Registry,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<(), Status> {
+    let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(()) };
+    let Ok(key) = namespaces.key(None, namespace) else { return Err(Status::not_found(NAMESPACES, namespace)) };
+    let cached = backend.running_cacher(namespaces).and_then(|cacher| cacher.peek(&key));
+    match cached.map(|cached| cached.is_being_deleted()) {
+        Some(false) => Ok(()),
+        Some(true) => Err(terminating_namespace(resource, namespace, name)),
+        None => check_stored(backend, registry, resource, namespace, name).await,
+    }
+}
+
 /// Checks in the store that the namespace exists and is not being deleted.
 ///
 /// # Errors

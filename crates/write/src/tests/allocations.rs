@@ -200,12 +200,17 @@ enum CallOutcome {
 }
 
 /// A store whose calls have listed outcomes. After the last one, the list starts again.
-struct FaultyStore {
+pub(super) struct FaultyStore {
     inner: Arc<MemoryStorage>,
     outcomes: Mutex<VecDeque<CallOutcome>>,
 }
 
 impl FaultyStore {
+    /// Returns a store each of whose calls takes effect at the second poll.
+    pub(super) fn slow(inner: Arc<MemoryStorage>) -> Self {
+        FaultyStore { inner, outcomes: Mutex::new([CallOutcome::Wait(1)].into()) }
+    }
+
     /// Waits as the next outcome requires. Returns true if the response of a write must be lost.
     async fn next_outcome(&self) -> Result<bool, StoreFault> {
         let outcome = {

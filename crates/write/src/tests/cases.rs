@@ -10,7 +10,7 @@ use listwatch_meta::Status;
 use listwatch_registry::{StorageMediaType, StoredForm};
 use listwatch_storage::MemoryStorage;
 
-use listwatch_kinds::{CreateContext, UpdateContext, before_create, before_update};
+use listwatch_kinds::{CreateContext, Kind, StoredText, UpdateContext, before_create, before_update};
 use listwatch_meta::UserInfo;
 use listwatch_registry::{Registry, Resource};
 use listwatch_validation::{Errors, Object, metadata};
@@ -239,6 +239,18 @@ fn objects_that_kube_apiserver_accepts_are_accepted() {
     assert!(wrong.is_empty(), "{} good objects are refused:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Whether a read of the JSON of an object would build its tree, because a text of complete objects is absent.
+fn lacks_text(kind: &Kind, json: &str) -> bool {
+    kind.stored_texts.iter().any(|text| match *text {
+        StoredText::Always(text) => !json.contains(text),
+        StoredText::With(with, text) => json.contains(with) && !json.contains(text),
+        StoredText::Before(text, other) => {
+            json.find(text).is_some_and(|first| json.find(other).is_some_and(|other| other < first))
+        }
+        StoredText::Rare(text) => json.contains(text),
+    })
+}
+
 #[tokio::test]
 async fn update_without_a_change_writes_no_revision_in_any_encoding() {
     let mut rewritten = Vec::new();
@@ -258,22 +270,27 @@ async fn update_without_a_change_writes_no_revision_in_any_encoding() {
                 continue;
             };
             let WriteBody::Object(created) = created.body else { continue };
-            let before = world.revision().await;
+            let stored = world.writer.backend().storage().get(created.key()).await.unwrap().0.unwrap();
+            assert!(!stored.stale, "{media_type:?} {line}: a read completes the stored object");
+            let (json, body) = [&*stored.value, created.json_slice()].map(|json| str::from_utf8(json).unwrap()).into();
+            assert!(!resource.builtin.is_some_and(|kind| lacks_text(kind, json)), "{media_type:?} {json}");
             let item = format!("PUT {collection}/{}", created.name());
-            let body = std::str::from_utf8(created.json_slice()).unwrap();
-            if let Err(status) = world.send(&item, body).await {
-                panic!("{media_type:?} {item} {body}: {status}");
-            }
-            updated += 1;
-            if world.revision().await != before {
-                rewritten.push((media_type, path[2].to_owned()));
+            // The first update with the body of the client may own other fields than the create.
+            for (body, owns_others) in [(body, false), (&case["object"].to_string(), true)] {
+                for round in 0..3 {
+                    let before = world.revision().await;
+                    match world.send(&item, body).await {
+                        Ok(_) => updated += 1,
+                        Err(_) if owns_others => break,
+                        Err(status) => panic!("{media_type:?} {item} {body}: {status}"),
+                    }
+                    if world.revision().await != before && round >= usize::from(owns_others) {
+                        rewritten.push((media_type, path[2].to_owned(), round));
+                    }
+                }
             }
         }
     }
-    assert!(updated > 150, "{updated} objects are updated");
-    // Protobuf does not hold their nulls, so the body may not own the fields that the first one did.
-    let have_nulls = ["persistentvolumeclaims", "endpointslices"];
-    rewritten
-        .retain(|(media_type, plural)| *media_type == StorageMediaType::Json || !have_nulls.contains(&plural.as_str()));
+    assert!(updated > 900, "{updated} updates");
     assert!(rewritten.is_empty(), "updates without a change wrote {rewritten:?}");
 }

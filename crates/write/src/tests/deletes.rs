@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use listwatch_cacher::Limits;
+use listwatch_meta::GroupResource;
 use listwatch_registry::{Backend, Registry};
 
 use super::*;
@@ -52,6 +53,8 @@ async fn delete_with_a_failed_precondition_returns_409() {
             "Operation cannot be fulfilled on ConfigMap \"a\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified",
         )
         .await;
+    let in_query = "Operation cannot be fulfilled on ConfigMap \"a\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified";
+    world.refuse(&delete(&format!("{MAPS}/a?resourceVersion=1")), "", 409, in_query).await;
     let right = format!(r#"{{"preconditions":{{"uid":"{UID}","resourceVersion":"3"}}}}"#);
     assert_eq!(world.send(&path, &right).await.unwrap().code, 200);
 }
@@ -143,6 +146,83 @@ async fn delete_collection_removes_only_the_selected_objects() {
             "\"x.y\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
         )
         .await;
+}
+
+#[tokio::test]
+async fn delete_collection_with_a_failed_precondition_returns_409() {
+    let world = World::new().await;
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+    for (preconditions, message) in [
+        (
+            r#"{"resourceVersion":"1"}"#,
+            "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified",
+        ),
+        (
+            r#"{"uid":"zzz"}"#,
+            "the UID in the precondition (zzz) does not match the UID in record (UID). The object might have been deleted and then recreated",
+        ),
+    ] {
+        let options = format!(r#"{{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{preconditions}}}"#);
+        let message = format!("Operation cannot be fulfilled on ConfigMap \"a\": {message}");
+        world.refuse(&delete(MAPS), &options, 409, &message).await;
+    }
+    let in_query = "Operation cannot be fulfilled on ConfigMap \"a\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified";
+    world.refuse(&delete(&format!("{MAPS}/a?resourceVersion=1")), "", 409, in_query).await;
+    let right = format!(r#"{{"preconditions":{{"uid":"{UID}","resourceVersion":"3"}}}}"#);
+    assert_eq!(world.send(&delete(MAPS), &right).await.unwrap().code, 200);
+    assert_eq!(world.stored("/configmaps/").await, [""; 0]);
+}
+
+/// Replaces the object by another one with the same name, or rejects its deletion with 409.
+struct ReplaceOrConflict {
+    storage: Arc<MemoryStorage>,
+    replaces: bool,
+}
+
+impl ValidatingAdmission for ReplaceOrConflict {
+    fn name(&self) -> &str {
+        "ReplaceOrConflict"
+    }
+
+    fn handles(&self, request: &AdmissionRequest<'_>) -> bool {
+        request.operation == Operation::Delete
+    }
+
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
+        Box::pin(async move {
+            if !self.replaces {
+                return Err(Status::conflict(GroupResource { group: "", resource: request.resource }, "a", "not now"));
+            }
+            let key = Key::from_path("/configmaps/default/a").unwrap();
+            let found = self.storage.get(&key).await.unwrap().0.unwrap();
+            let other = String::from_utf8_lossy(&found.value).replace(UID, "another");
+            self.storage.update(&key, found.modified, other.into(), None).await.unwrap();
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test]
+async fn delete_collection_skips_a_replaced_object_and_reports_any_other_conflict() {
+    for (replaces, expected) in
+        [(true, Ok(0)), (false, Err((409, "Operation cannot be fulfilled on configmaps \"a\": not now".to_owned())))]
+    {
+        let storage = MemoryStorage::new();
+        let mut admission = AdmissionChain::default();
+        admission.add_validating(Arc::new(ReplaceOrConflict { storage: storage.clone(), replaces }));
+        let backend = Backend::new(storage, Registry::builtin(), true, Limits::default());
+        let writer = Arc::new(Writer::new(Arc::new(backend), admission));
+        let world = World { writer, clock: Clock::fixed(parse_timestamp(NOW).unwrap()) };
+        world.send(&post(NAMESPACES), r#"{"metadata":{"name":"default"}}"#).await.unwrap();
+        world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+        let found = world.send(&delete(MAPS), "").await.map_err(|status| (status.code, status.message));
+        let found = found.map(|response| match response.body {
+            WriteBody::List(_, deleted) => deleted.len(),
+            _ => panic!("no list"),
+        });
+        assert_eq!(found, expected, "replaces: {replaces}");
+        assert_eq!(world.stored("/configmaps/").await.len(), 1, "replaces: {replaces}");
+    }
 }
 
 #[tokio::test]
@@ -282,12 +362,10 @@ async fn protecting(raced: Option<&str>) -> (World, Arc<ProtectLabeled>) {
 async fn deletion_of_an_object_that_changed_during_admission_runs_admission_again() {
     const PODS: &str = "/api/v1/namespaces/default/pods";
     let pod = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
-    let eviction = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"a"}}"#;
     let cases = [
         (delete(&format!("{MAPS}/a")), "", MAPS, r#"{"metadata":{"name":"a"}}"#, "/configmaps/default/a"),
         (delete(MAPS), "", MAPS, r#"{"metadata":{"name":"a"}}"#, "/configmaps/default/a"),
         (delete(&format!("{PODS}/a")), "", PODS, pod, "/pods/default/a"),
-        (post(&format!("{PODS}/a/eviction")), eviction, PODS, pod, "/pods/default/a"),
     ];
     for (line, body, collection, object, key) in cases {
         let (world, plugin) = protecting(Some(key)).await;
@@ -301,13 +379,60 @@ async fn deletion_of_an_object_that_changed_during_admission_runs_admission_agai
 }
 
 #[tokio::test]
-async fn eviction_runs_the_deletion_admission_once() {
+async fn eviction_runs_no_deletion_admission() {
     const PODS: &str = "/api/v1/namespaces/default/pods";
     let (world, plugin) = protecting(None).await;
-    let pod = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
+    let pod =
+        r#"{"metadata":{"name":"a","labels":{"protected":"yes"}},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
     world.send(&post(PODS), pod).await.unwrap();
     let eviction = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"a"}}"#;
     world.send(&post(&format!("{PODS}/a/eviction")), eviction).await.unwrap();
     assert_eq!(world.stored("/pods/").await, [""; 0]);
-    assert_eq!(plugin.calls.load(Ordering::Relaxed), 1);
+    assert_eq!(plugin.calls.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn delete_of_a_namespace_or_definition_with_a_failed_precondition_names_the_resource() {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let world = World::new().await;
+    let definition = r#"{"metadata":{"name":"as.example.com"},"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"as","kind":"A"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}"#;
+    world.send(&post(DEFINITIONS), definition).await.unwrap();
+    world.send(&post(NAMESPACES), r#"{"metadata":{"name":"n"}}"#).await.unwrap();
+    for (object, resource, name, revision) in [
+        (format!("{NAMESPACES}/n"), "namespaces", "n", 4),
+        (
+            format!("{DEFINITIONS}/as.example.com"),
+            "customresourcedefinitions.apiextensions.k8s.io",
+            "as.example.com",
+            3,
+        ),
+    ] {
+        let failed = |what: &str, wanted: &str, found: &str| {
+            format!(
+                "Operation cannot be fulfilled on {resource} \"{name}\": Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+            )
+        };
+        let other_uid = failed("UID", "x", "UID");
+        world.refuse(&delete(&format!("{object}?uid=x")), "", 409, &other_uid).await;
+        let stale = failed("ResourceVersion", "1", &revision.to_string());
+        world.refuse(&delete(&format!("{object}?resourceVersion=1")), "", 409, &stale).await;
+    }
+}
+
+#[tokio::test]
+async fn delete_that_changes_nothing_runs_no_admission() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let (world, plugin) = protecting(None).await;
+    let pod = r#"{"metadata":{"name":"p"},"spec":{"nodeName":"n","containers":[{"name":"c","image":"i"}]}}"#;
+    world.send(&post(PODS), pod).await.unwrap();
+    world.send(&post(NAMESPACES), r#"{"metadata":{"name":"n"}}"#).await.unwrap();
+    for (line, calls) in [(delete(&format!("{PODS}/p")), 1), (delete(&format!("{NAMESPACES}/n")), 2)] {
+        for _ in 0..2 {
+            world.send(&line, "").await.unwrap();
+            assert_eq!(plugin.calls.load(Ordering::Relaxed), calls, "{line}");
+        }
+    }
+    // A shorter grace period is a change.
+    world.send(&delete(&format!("{PODS}/p?gracePeriodSeconds=5")), "").await.unwrap();
+    assert_eq!(plugin.calls.load(Ordering::Relaxed), 3);
 }

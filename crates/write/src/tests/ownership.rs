@@ -1,6 +1,8 @@
 //! Tests the managed fields of every kind of write, and server-side apply, with complete requests.
 
+use listwatch_apiextensions::Definition;
 use listwatch_json::json;
+use listwatch_registry::{CustomKind, resources_of};
 
 use super::*;
 
@@ -308,4 +310,31 @@ async fn put_of_an_unchanged_claim_with_data_source_changes_nothing() {
     assert_eq!((&created["spec"]["dataSource"], &created["spec"]["dataSourceRef"]), (&expected, &expected));
     let same = world.object(&format!("PUT {claims}/a?fieldManager=other"), &created.to_string()).await;
     assert_eq!(same["metadata"], created["metadata"]);
+}
+
+#[test]
+fn manager_of_a_version_that_is_not_served_keeps_its_fields() {
+    const DEFINITION: &str = r#"{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Cluster",
+        "names":{"plural":"widgets","kind":"Widget"},"versions":[
+        {"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}},
+        {"name":"v1beta1","served":false,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}"#;
+    let definition = Definition::parse(DEFINITION.as_bytes()).unwrap();
+    let kind = Arc::new(CustomKind::new(&definition, &definition.spec.names, DEFINITION.into()));
+    let served = resources_of(&definition, &definition.spec.names, &kind);
+    let [v1] = served.as_slice() else { panic!("one version is served") };
+    let entry = |version: &str| {
+        json!({"manager": version, "operation": "Update", "apiVersion": format!("example.com/{version}"),
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:size": {}}}})
+    };
+    let live = json!({"apiVersion": "example.com/v1", "kind": "Widget", "spec": {"size": 1, "color": "red"},
+        "metadata": {"name": "a", "managedFields": [entry("v1beta1"), entry("v0")]}});
+    let mut new = live.clone();
+    new["spec"]["color"] = json!("blue");
+    let reset = listwatch_apply::Set::default();
+    let now = parse_timestamp(NOW).unwrap();
+    let by = listwatch_apply::Writer { manager: "now", subresource: "", now, reset: &reset };
+    crate::ownership::kind(v1).update(Some(&live), &mut new, by);
+    let managers = new["metadata"]["managedFields"].as_array().unwrap();
+    let managers: Vec<&str> = managers.iter().map(|entry| entry["manager"].as_str().unwrap()).collect();
+    assert_eq!(managers, ["v1beta1", "now"], "a version that the definition does not list is forgotten");
 }

@@ -201,3 +201,25 @@ proptest! {
         runtime.block_on(check(patches));
     }
 }
+
+#[tokio::test]
+async fn malformed_patch_of_an_absent_object_returns_404() {
+    let world = World::new().await;
+    for media_type in [MERGE, STRATEGIC, JSON_PATCH] {
+        world.refuse(&patch(MAPS, "none", media_type), "{{", 404, "configmaps \"none\" not found").await;
+    }
+    world.send(&post(MAPS), r#"{"metadata":{"name":"a"}}"#).await.unwrap();
+    let why = "error decoding patch: invalid character '{' looking for beginning of object key string";
+    world.refuse(&patch(MAPS, "a", MERGE), "{{", 400, why).await;
+    world.refuse(&patch(MAPS, "a?fieldValidation=Ignore", MERGE), "{{", 400, "Invalid JSON Patch").await;
+}
+
+#[tokio::test]
+async fn name_that_is_no_segment_of_a_path_is_rejected() {
+    let world = World::new().await;
+    for (name, why) in [("..", "may not be '..'"), ("a%b", "may not contain '%'")] {
+        let why = format!("Name parameter invalid: \"{name}\": {why}");
+        world.refuse(&patch(MAPS, name, MERGE), "{}", 400, &why).await;
+        world.refuse(&format!("DELETE {MAPS}/{name}"), "", 400, &why).await;
+    }
+}

@@ -8,7 +8,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 fn pod(revision: u32, generation: u32, deleting: &str, spec: &str, status: &str) -> String {
     format!(
-        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"p","namespace":"default","uid":"UID","generation":{generation},"creationTimestamp":"NOW"{deleting}}},"spec":{{"containers":[{{"name":"c","image":"nginx:1","resources":{{}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler","tolerations":[{{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}},{{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}}],"enableServiceLinks":true,"priority":0,"preemptionPolicy":"PreemptLowerPriority"{spec}}},"status":{status}}}"#
+        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{revision}","name":"p","namespace":"default","uid":"UID","generation":{generation},"creationTimestamp":"NOW"{deleting}}},"spec":{{"containers":[{{"name":"c","image":"nginx:1","resources":{{}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler","enableServiceLinks":true,"priority":0,"preemptionPolicy":"PreemptLowerPriority","tolerations":[{{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}},{{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}}]{spec}}},"status":{status}}}"#
     )
 }
 
@@ -79,8 +79,20 @@ async fn eviction_deletes_the_named_pod() {
     world
         .refuse(&line, r#"{"metadata":{"name":"q"}}"#, 400, "name in URL does not match name in Eviction object")
         .await;
+    // Clients before Kubernetes 1.22 send this version.
+    let older = r#"{"apiVersion":"policy/v1beta1","kind":"Eviction","metadata":{"name":"p"}}"#;
+    world.check(&format!("{line}?dryRun=All"), older, SUCCESS).await;
+    let unknown = older.replace("v1beta1", "v1beta2");
+    world
+        .refuse(
+            &line,
+            &unknown,
+            400,
+            "the API version in the data (policy/v1beta2) does not match the expected API version (policy/v1)",
+        )
+        .await;
     world.check(&line, r#"{"metadata":{"name":"p"}}"#, SUCCESS).await;
-    world.refuse(&line, r#"{"metadata":{"name":"p"}}"#, 404, "pods \"p\" not found").await;
+    world.refuse(&line, older, 404, "pods \"p\" not found").await;
 }
 
 #[tokio::test]
@@ -132,8 +144,11 @@ async fn binding_without_a_pod_in_the_path_binds_the_pod_in_its_body() {
     let bindings = "POST /api/v1/namespaces/default/bindings";
     let at = |version: &str| BINDING.replace(r#""name":"p""#, &format!(r#""name":"p","resourceVersion":"{version}""#));
     world.refuse(bindings, &BINDING.replace(r#""name":"p""#, ""), 400, "Name parameter required.").await;
-    let stale = "Operation cannot be fulfilled on pods/binding \"p\": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: 3";
+    let stale = "Operation cannot be fulfilled on pods \"p\": StorageError: invalid object, Code: 4, Key: /registry/pods/default/p, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: 3";
     world.refuse(bindings, &at("1"), 409, stale).await;
+    let of_uid = BINDING.replace(r#""name":"p""#, r#""name":"p","uid":"other""#);
+    let other = stale.replace("ResourceVersion in", "UID in").replace(": 1,", ": other,").replace(": 3", ": UID");
+    world.refuse(&format!("POST {PODS}/p/binding"), &of_uid, 409, &other).await;
     world.send(&patch(PODS, "p/status", MERGE), r#"{"status":{"nominatedNodeName":"n2"}}"#).await.unwrap();
     world.check(bindings, &at("4"), SUCCESS).await;
     let stored = world.stored("/pods/").await.concat();
@@ -141,6 +156,30 @@ async fn binding_without_a_pod_in_the_path_binds_the_pod_in_its_body() {
     let other = BINDING.replace(r#""name":"p""#, r#""name":"q""#);
     let why = "name in URL does not match name in Binding object";
     world.refuse(&format!("POST {PODS}/p/binding"), &other, 400, why).await;
+}
+
+#[tokio::test]
+async fn posted_subresource_is_rejected_in_a_terminating_or_absent_namespace() {
+    let world = World::new().await;
+    let namespaces = "/api/v1/namespaces";
+    world.send(&post(namespaces), r#"{"metadata":{"name":"n","finalizers":["a.b/c"]}}"#).await.unwrap();
+    world.send(&post(&format!("{namespaces}/n/pods")), POD).await.unwrap();
+    world.send(&post(&format!("{namespaces}/n/serviceaccounts")), r#"{"metadata":{"name":"s"}}"#).await.unwrap();
+    world.send(&format!("DELETE {namespaces}/n"), "").await.unwrap();
+    for (path, body, object) in [
+        ("pods/p/binding", BINDING, "pods \"p\""),
+        ("bindings", BINDING, "pods \"p\""),
+        ("pods/p/eviction", r#"{"metadata":{"name":"p"}}"#, "pods \"p\""),
+        ("serviceaccounts/s/token", r#"{"spec":{}}"#, "serviceaccounts \"s\""),
+    ] {
+        let why = "is forbidden: unable to create new content in namespace n because it is being terminated";
+        let terminating = post(&format!("{namespaces}/n/{path}"));
+        world.refuse(&terminating, body, 403, &format!("{object} {why}")).await;
+        let causes = world.send(&terminating, body).await.unwrap_err().details.unwrap_or_default().causes;
+        assert_eq!(causes.first().map(|cause| cause.reason.as_str()), Some("NamespaceTerminating"), "{path}");
+        let absent = post(&format!("{namespaces}/absent/{path}"));
+        world.refuse(&absent, body, 404, "namespaces \"absent\" not found").await;
+    }
 }
 
 const SIZED: &str = r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"nginx:1","resources":{"requests":{"cpu":"1"}}}]}}"#;
@@ -280,4 +319,64 @@ async fn pod_spec_is_immutable_except_for_ephemeral_containers() {
             &format!("200 {}", pod(4, 2, "", added, PENDING)),
         )
         .await;
+}
+
+/// Sends a request and returns the object in the response.
+async fn written(world: &World, line: &str, body: &str) -> Value {
+    let answer = world.answer(line, body).await;
+    let (code, json) = answer.split_at(3);
+    assert!(code.starts_with('2'), "{line} {body}: {answer}");
+    serde_json::from_str(json.split(" warning: ").next().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn every_write_of_the_status_synchronizes_pod_ip_and_pod_ips() {
+    let world = World::new().await;
+    world.send(&post(PODS), POD).await.unwrap();
+    let apply = format!("PATCH {PODS}/p/status?fieldManager=test&force=true application/apply-patch+yaml");
+    let whole = |status: &str| {
+        format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p"}},"status":{{"qosClass":"BestEffort",{status}}}}}"#
+        )
+    };
+    for (line, body, expected) in [
+        (patch(PODS, "p/status", MERGE), r#"{"status":{"podIP":"10.0.0.1"}}"#.to_owned(), "10.0.0.1"),
+        (patch(PODS, "p/status", MERGE), r#"{"status":{"podIP":"10.0.0.2"}}"#.to_owned(), "10.0.0.2"),
+        (patch(PODS, "p/status", STRATEGIC), r#"{"status":{"podIP":"10.0.0.3"}}"#.to_owned(), "10.0.0.3"),
+        (put(PODS, "p/status"), whole(r#""podIPs":[{"ip":"10.0.0.4"}]"#), "10.0.0.4"),
+        (put(PODS, "p/status"), whole(r#""podIP":"10.0.0.5","podIPs":[{"ip":"10.0.0.4"}]"#), "10.0.0.5"),
+        (apply, whole(r#""podIP":"10.0.0.6""#), "10.0.0.6"),
+    ] {
+        let pod = written(&world, &line, &body).await;
+        let found = (&pod["status"]["podIP"], &pod["status"]["podIPs"]);
+        assert_eq!(found, (&json!(expected), &json!([{ "ip": expected }])), "{line} {body}");
+    }
+}
+
+#[tokio::test]
+async fn fields_that_the_server_completes_in_a_new_pod_have_no_manager() {
+    let world = World::new().await;
+    let annotation = "container.apparmor.security.beta.kubernetes.io/c";
+    let pod = json!({
+        "metadata": {"name": "p", "labels": {"hash": "1"}, "annotations": {annotation: "unconfined"}},
+        "spec": {
+            "containers": [{"name": "c", "image": "nginx:1"}],
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {}, "matchLabelKeys": ["hash"]}],
+        },
+    });
+    let answer = world.answer(&post(PODS), &pod.to_string()).await;
+    let warning = format!(
+        " warning: metadata.annotations[{annotation}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+    );
+    assert!(answer.contains(&warning), "{answer}");
+    let pod = written(&world, &patch(PODS, "p", MERGE), "{}").await;
+    assert_eq!(
+        pod["spec"]["topologySpreadConstraints"][0]["labelSelector"],
+        json!({"matchExpressions": [{"key": "hash", "operator": "In", "values": ["1"]}]})
+    );
+    let profile = pod.pointer("/spec/containers/0/securityContext/appArmorProfile");
+    assert_eq!(profile, Some(&json!({"type": "Unconfined"})));
+    let owned = pod["metadata"]["managedFields"].to_string();
+    assert!(!owned.contains("f:appArmorProfile") && !owned.contains("f:matchExpressions"), "{owned}");
 }

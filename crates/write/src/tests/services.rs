@@ -17,7 +17,7 @@ use super::*;
 pub(super) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 /// Sends a request and returns the `spec` of the object in the response.
-async fn spec(world: &World, line: &str, body: &str) -> Value {
+pub(super) async fn spec(world: &World, line: &str, body: &str) -> Value {
     let answer = world.answer(line, body).await;
     let (code, json) = answer.split_once(' ').unwrap();
     assert!(code.starts_with('2'), "{line} {body}: {answer}");
@@ -25,7 +25,7 @@ async fn spec(world: &World, line: &str, body: &str) -> Value {
 }
 
 /// Returns the number of claimed addresses and the number of allocated node ports.
-async fn claims(world: &World) -> (usize, usize) {
+pub(super) async fn claims(world: &World) -> (usize, usize) {
     (world.stored("/ipaddresses/").await.len(), allocated_ports(world).await.len())
 }
 
@@ -342,17 +342,67 @@ async fn deleted_service_does_not_release_a_claim_that_was_taken_over() {
     let world = later(&world, 120);
     world.send(&post(SERVICES), &body("t", chosen)).await.unwrap();
     let registry = world.writer.backend().registry();
-    let services = registry.find("", "v1", "services").unwrap();
     let before = store::parse(&found).unwrap();
     let allocators = super::super::services::Allocators {
         backend: world.writer.backend(),
         registry: &registry,
         ranges: world.writer.service_ranges(),
+        service_cidrs: world.writer.service_cidrs(),
         node_ports: &crate::node_ports::NodePorts::default(),
     };
-    super::super::services::release_unused(allocators, services, &before, None, gone).await;
+    super::super::services::release_unused(allocators, &before, None, gone, world.clock.time()).await;
     Allocations::read(&world).await.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
     assert_eq!(claims(&world).await, (1, 0));
+}
+
+#[tokio::test]
+async fn deleted_service_keeps_the_claim_of_another_service_with_its_address() {
+    let world = World::new().await;
+    let chosen = r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#;
+    world.send(&post(SERVICES), &body("holder", chosen)).await.unwrap();
+    world.send(&post(SERVICES), &body("other", r#"{"clusterIP":"10.96.0.11","ports":[{"port":80}]}"#)).await.unwrap();
+    edit_stored(&world, "/services/specs/default/other", |service| {
+        service["spec"]["clusterIP"] = json!("10.96.0.10");
+        service["spec"]["clusterIPs"] = json!(["10.96.0.10"]);
+    })
+    .await;
+    remove_stored(&world, "/ipaddresses/10.96.0.11").await;
+    world.send(&format!("DELETE {SERVICES}/other"), "").await.unwrap();
+    Allocations::read(&world).await.check_at_rest().unwrap_or_else(|broken| panic!("{broken}"));
+    assert_eq!(claims(&world).await, (1, 0));
+    world.send(&format!("DELETE {SERVICES}/holder"), "").await.unwrap();
+    assert_eq!(claims(&world).await, (0, 0));
+}
+
+#[tokio::test]
+async fn deleted_service_releases_its_addresses_of_both_families() {
+    let claim = |address: &str, name: &str| {
+        json!({"kind": "IPAddress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": address},
+            "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": name}}})
+    };
+    for (owner, left) in [("s", 0), ("t", 1)] {
+        let world = World::new().await;
+        world.send(&post(SERVICES), &body("s", r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#)).await.unwrap();
+        edit_stored(&world, "/services/specs/default/s", |service| {
+            service["spec"]["clusterIPs"] = json!(["10.96.0.10", "FD00:0:0::1"]);
+        })
+        .await;
+        let key = Key::from_path("/ipaddresses/fd00::1").unwrap();
+        let stored = claim("fd00::1", owner).to_string();
+        world.writer.backend().storage().create(&key, stored.into(), None).await.unwrap();
+        world.send(&format!("DELETE {SERVICES}/s"), "").await.unwrap();
+        assert_eq!(claims(&world).await, (left, 0), "{owner}");
+    }
+}
+
+#[tokio::test]
+async fn released_claim_with_a_finalizer_is_only_marked() {
+    let world = World::new().await;
+    world.send(&post(SERVICES), &body("s", r#"{"clusterIP":"10.96.0.10","ports":[{"port":80}]}"#)).await.unwrap();
+    edit_stored(&world, "/ipaddresses/10.96.0.10", |claim| claim["metadata"]["finalizers"] = json!(["a.b/c"])).await;
+    world.send(&format!("DELETE {SERVICES}/s"), "").await.unwrap();
+    let claims = world.stored("/ipaddresses/").await.concat();
+    assert!(claims.contains("deletionTimestamp"), "{claims}");
 }
 
 /// A store that fails to create services.
@@ -655,16 +705,15 @@ async fn first_and_last_address_of_the_range_cannot_be_chosen() {
         let service = json!({"metadata": {"name": "a"}, "spec": {"clusterIP": address, "ports": [{"port": 80}]}});
         let line = "POST /api/v1/namespaces/default/services";
         let refused = world.send(line, &service.to_string()).await.unwrap_err();
-        let why =
-            format!("the provided IP ({address}) is not in the valid range. The range of valid IPs is 10.96.0.0/16");
-        assert!(refused.code == 422 && refused.message.ends_with(&why), "{}", refused.message);
+        let why = "the provided network does not match the current range";
+        assert!(refused.code == 422 && refused.message.ends_with(why), "{}", refused.message);
     }
 }
 
 #[tokio::test]
 async fn all_values_of_a_small_range_can_be_allocated() {
     const LINE: &str = "POST /api/v1/namespaces/default/services";
-    for (bits, hosts) in [(28, 14), (27, 30), (24, 254)] {
+    for (bits, hosts) in [(29, 6), (28, 14), (27, 30), (24, 254)] {
         let world = World::new().await;
         let ranges = crate::ServiceRanges::default().with_cluster_addresses(&format!("10.43.0.0/{bits}")).unwrap();
         let ranges = ranges.with_node_ports(&format!("40000+{}", hosts - 1)).unwrap();
@@ -679,7 +728,8 @@ async fn all_values_of_a_small_range_can_be_allocated() {
         }
         let allocations = Allocations::read(&world).await;
         assert_eq!(allocations.services.len(), 2 * hosts as usize, "/{bits}");
-        let full = "Internal error occurred: failed to allocate a serviceIP: range is full";
-        world.refuse(LINE, &service(hosts, "ClusterIP"), 500, full).await;
+        let full =
+            format!(r#"Internal error occurred: failed to allocate a serviceIP for Service "s{hosts}": range is full"#);
+        world.refuse(LINE, &service(hosts, "ClusterIP"), 500, &full).await;
     }
 }

@@ -1,5 +1,6 @@
 //! Tests writes whose admission plugins are slow.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use listwatch_cacher::Limits;
@@ -7,6 +8,9 @@ use listwatch_registry::{Backend, Registry};
 
 use super::*;
 use listwatch_admission::{AdmissionChain, AdmissionFuture, AdmissionRequest, ValidatingAdmission};
+
+/// A suspension of the machine, during which the monotonic clock stops.
+const SUSPENSION_SECONDS: i64 = 31;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -17,6 +21,8 @@ struct Slow {
     resource: &'static str,
     duration: Duration,
     meanwhile: ConcurrentChange,
+    /// The time of the wall clock, which advances by [`SUSPENSION_SECONDS`] during the validation.
+    clock: Option<Arc<AtomicI64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +44,9 @@ impl ValidatingAdmission for Slow {
     fn validate<'a>(&'a self, _: &'a AdmissionRequest<'_>, _: &'a Map) -> AdmissionFuture<'a, ()> {
         Box::pin(async move {
             tokio::time::sleep(self.duration).await;
+            if let Some(clock) = &self.clock {
+                clock.fetch_add(SUSPENSION_SECONDS, Ordering::Relaxed);
+            }
             let key = Key::from_path("/namespaces/default").unwrap();
             let found = self.storage.get(&key).await.unwrap().0.unwrap();
             match self.meanwhile {
@@ -57,13 +66,29 @@ impl ValidatingAdmission for Slow {
 }
 
 async fn slow(resource: &'static str, seconds: u64, meanwhile: ConcurrentChange) -> World {
+    slow_with_clock(resource, seconds, meanwhile, None).await
+}
+
+async fn slow_with_clock(
+    resource: &'static str,
+    seconds: u64,
+    meanwhile: ConcurrentChange,
+    clock: Option<Arc<AtomicI64>>,
+) -> World {
     let storage = MemoryStorage::new();
     let duration = Duration::from_secs(seconds);
     let mut admission = AdmissionChain::default();
-    admission.add_validating(Arc::new(Slow { storage: storage.clone(), resource, duration, meanwhile }));
+    admission.add_validating(Arc::new(Slow {
+        storage: storage.clone(),
+        resource,
+        duration,
+        meanwhile,
+        clock: clock.clone(),
+    }));
     let backend = Backend::new(storage, Registry::builtin(), true, Limits::default());
     let writer = Arc::new(Writer::new(Arc::new(backend), admission));
-    let world = World { writer, clock: Clock::fixed(parse_timestamp(NOW).unwrap()) };
+    let clock = clock.map_or_else(|| Clock::fixed(parse_timestamp(NOW).unwrap()), Clock::shared);
+    let world = World { writer, clock };
     world.send("POST /api/v1/namespaces", r#"{"metadata":{"name":"default"}}"#).await.unwrap();
     world
 }
@@ -82,6 +107,17 @@ async fn service_is_not_stored_if_its_claims_are_older_than_store_wait() {
         let expected = if stored { (201, "") } else { (500, "ServerTimeout") };
         assert_eq!((code.0, code.1.as_str()), expected, "after {seconds} seconds");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_is_not_stored_if_the_machine_was_suspended_after_its_claims() {
+    let clock = Arc::new(AtomicI64::new(parse_timestamp(NOW).unwrap().unix_timestamp()));
+    let world = slow_with_clock("services", 0, ConcurrentChange::Nothing, Some(clock)).await;
+    let service = r#"{"metadata":{"name":"s"},"spec":{"ports":[{"port":80}]}}"#;
+    let refused = world.send(&post(SERVICES), service).await.unwrap_err();
+    assert_eq!((refused.code, &*refused.reason), (500, "ServerTimeout"));
+    assert_eq!(world.stored("/services/specs/").await.len(), 0);
+    assert_eq!(world.stored("/ipaddresses/").await.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

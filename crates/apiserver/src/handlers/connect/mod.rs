@@ -14,9 +14,6 @@
 //! SPDY for kubelets that do not declare the feature `ExtendWebSocketsToKubelet`. This server forwards them unchanged.
 //! A kubelet that does not support the subprotocol rejects the request, and kubectl falls back to SPDY.
 
-mod options;
-mod refusal;
-
 use std::pin::pin;
 use std::time::Duration;
 
@@ -25,19 +22,19 @@ use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::upgrade::OnUpgrade;
-use listwatch_access::Attributes;
-use listwatch_json::Value;
+use listwatch_access::{Attributes, ensure_authorized};
+use listwatch_connect::location::{self, Location, LocationError, ProxyId, Via};
+use listwatch_connect::{LogOptions, kubelet_error, port_forward_query, stream_query};
+use listwatch_json::{Map, Value};
 use listwatch_meta::Status;
 use listwatch_meta::go::quote;
 use listwatch_proxy::{Destination, ExternalLocation, ProxyBody, ProxyError, ProxyErrorKind, is_upgrade_request};
 use listwatch_registry::Subresource;
-use listwatch_wire::query::encode_path_segment;
-use listwatch_write::{ConnectRequest, WriteContext};
+use listwatch_wire::query::{Query, encode_path_segment};
+use listwatch_write::{ConnectRequest, ProxiedPath, WriteContext, connect_options, query_of_options};
 
-use self::options::LogOptions;
 use super::context::RequestContext;
-use crate::connections::location::{self, Location, LocationError, ProxyId, Via};
-use crate::filters::authorization::forbidden;
+use crate::audit::admission_recorder;
 use crate::filters::rejection::Rejection;
 use crate::filters::warnings::WarningRecorder;
 use crate::request::client_address::client_address;
@@ -68,25 +65,34 @@ pub(crate) async fn answer<B: RequestBody>(
         return Err(Status::bad_request("dryRun is not supported").into());
     }
     let reader = Reader { shared: request.shared, namespace: route.namespace };
-    if *subresource != Subresource::Log {
-        request.deadline.enforce(pin!(admit(request, route, subresource, warnings))).await?;
+    if *subresource == Subresource::Log {
+        return Ok(log(request, route, &reader).await?);
     }
+    let rest = ProxiedPath::of_request(request.parts.uri.path(), proxy_segments(route))?;
+    let changed = request.deadline.enforce(pin!(admit(request, route, subresource, rest.as_str(), warnings))).await?;
     match subresource {
-        Subresource::Log => Ok(log(request, route, &reader).await?),
-        Subresource::Proxy { .. } => proxy(request, route, &reader, upload).await,
-        _ => stream(request, route, &reader, subresource, upload).await,
+        Subresource::Proxy { .. } => {
+            let rest = changed.as_ref().map_or(rest, ProxiedPath::of_options);
+            proxy(request, route, &reader, &rest.encoded(), upload).await
+        }
+        _ => {
+            let query = changed.as_ref().map(query_of_options);
+            let query = query.as_deref().map(Query::parse);
+            stream(request, route, &reader, (subresource, query.as_ref().unwrap_or(request.query)), upload).await
+        }
     }
 }
 
-/// Runs the admission plugins with the options of the connection as the object.
+/// Runs the admission plugins with the options of the connection as the object. Returns the options if a plugin has
+/// changed them. `rest` is the decoded rest of a proxied path.
 async fn admit(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
     subresource: &Subresource,
+    rest: &str,
     warnings: &WarningRecorder,
-) -> Result<(), Status> {
-    let rest = location::remaining_path(request.parts.uri.path(), proxy_segments(route));
-    let options = options::connect_options(subresource, &route.resource.kind, request.query, &rest);
+) -> Result<Option<Map>, Status> {
+    let options = connect_options(subresource, &route.resource.kind, request.query, rest);
     let connect = ConnectRequest {
         resource: &route.resource,
         subresource: subresource.name(),
@@ -96,10 +102,13 @@ async fn admit(
         options: &options,
     };
     let deadline = Some(request.deadline.at().into_std());
-    let context = WriteContext { deadline, ..WriteContext::default() };
+    let context = WriteContext { deadline, recorder: admission_recorder(request.preferences.audited()) };
     let admitted = request.shared.writer.admit_connect(&connect, &context).await;
+    if let Some(audited) = request.preferences.audited() {
+        audited.annotate_admission(&context.recorder);
+    }
     warnings.add(context.recorder.take_warnings());
-    admitted
+    Ok(Some(admitted?).filter(|admitted| *admitted != options))
 }
 
 /// Returns the number of path segments up to the subresource: `/api/v1/nodes/n/proxy` or
@@ -142,8 +151,8 @@ async fn log(
         return Err(Status::unknown(format!("{}: redirects forbidden", get(&to))));
     }
     let code = response.status().as_u16();
-    if !refusal::is_log(code) {
-        return Err(refusal::of_response(code, &error_text(response.into_body()).await, name));
+    if !kubelet_error::is_log(code) {
+        return Err(kubelet_error::to_status(code, &error_text(response.into_body()).await, name));
     }
     let mut streamed = Response::new(Body::proxied(response.into_body(), Some(slot)));
     streamed.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
@@ -166,7 +175,7 @@ fn log_failure(to: &Destination, error: &ProxyError) -> Status {
 
 /// Reads the beginning of the body of an error response.
 async fn error_text(body: ProxyBody) -> String {
-    let mut limited = pin!(Limited::new(body, refusal::ERROR_BYTES_MAX));
+    let mut limited = pin!(Limited::new(body, kubelet_error::ERROR_BYTES_MAX));
     let mut text = Vec::new();
     let read = async {
         while let Some(Ok(frame)) = limited.frame().await {
@@ -185,18 +194,18 @@ async fn stream<B: RequestBody>(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
     reader: &Reader<'_>,
-    subresource: &Subresource,
+    (subresource, query): (&Subresource, &Query<'_>),
     upload: &mut Upload<B>,
 ) -> Result<Response<Body>, Rejection> {
-    let (query, name) = (request.query, route.name.unwrap_or_default());
+    let name = route.name.unwrap_or_default();
     let locate = async {
         if request.parts.method == Method::GET {
             ensure_may_create(request).await?;
         }
         let (endpoint, options) = match subresource {
-            Subresource::Exec => ("exec", options::stream_query(query, true)),
-            Subresource::Attach => ("attach", options::stream_query(query, false)),
-            _ => ("portForward", options::port_forward_query(query)?),
+            Subresource::Exec => ("exec", stream_query(query, true)),
+            Subresource::Attach => ("attach", stream_query(query, false)),
+            _ => ("portForward", port_forward_query(query)?),
         };
         let pod = reader.object("pods", name).await?;
         let container = match subresource {
@@ -222,14 +231,15 @@ async fn stream<B: RequestBody>(
 async fn ensure_may_create(request: &RequestContext<'_>) -> Result<(), Status> {
     let attributes = Attributes { verb: "create", ..request.info.attributes(request.user) };
     let answer = request.shared.access.authorizers.authorize(&attributes).await;
-    if answer.is_allowed() { Ok(()) } else { Err(forbidden(&attributes, &answer.reason)) }
+    ensure_authorized(&attributes, &answer)
 }
 
-/// Forwards a request to a pod, a node or a service.
+/// Forwards a request to a pod, a node or a service. `rest` is the percent-encoded path at the target.
 async fn proxy<B: RequestBody>(
     request: &RequestContext<'_>,
     route: &ResourceRoute<'_>,
     reader: &Reader<'_>,
+    rest: &str,
     upload: &mut Upload<B>,
 ) -> Result<Response<Body>, Rejection> {
     let (parts, id) = (request.parts, route.name.unwrap_or_default());
@@ -246,15 +256,14 @@ async fn proxy<B: RequestBody>(
     let location = request.deadline.enforce(pin!(locate)).await?;
     let path = parts.uri.path();
     let segments = proxy_segments(route);
-    let rest = location::remaining_path(path, segments);
     let query =
         parts.uri.query().filter(|query| !query.is_empty()).map_or_else(String::new, |query| format!("?{query}"));
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
     if rest.is_empty() && is_read && !is_upgrade_request(&parts.headers) {
         return Ok(moved_permanently(&format!("{path}/{query}"))?);
     }
-    let rest = if rest.is_empty() { "/" } else { &rest };
-    let mut to = request.shared.connections.destination(&location, format!("{rest}{query}"));
+    let slash = if rest.is_empty() { "/" } else { "" };
+    let mut to = request.shared.connections.destination(&location, format!("{slash}{rest}{query}"));
     to.external =
         ExternalLocation { path_prefix: location::leading_path(path, segments), ..ExternalLocation::default() };
     forward(request, upload, to).await

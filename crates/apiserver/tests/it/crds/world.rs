@@ -71,7 +71,13 @@ impl World {
         World { server }
     }
 
-    async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Response<Body> {
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Response<Body> {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);

@@ -252,7 +252,8 @@ fn listed(asked: &ReadParameters, model: &Model<'_>, version: &str, matching: &s
         let message = format!("Timeout: Too large resource version: {asked_for}, current: {current}");
         return refused(504, "Timeout", message);
     }
-    let exact = matching == "Exact" || (matching.is_empty() && limit > 0);
+    // A limit asks for exactly the version, but not of the single key that a selector by name reads.
+    let exact = matching == "Exact" || (matching.is_empty() && limit > 0 && pinned_name(asked).is_none());
     if !exact {
         return page(asked, model, model.now(), limit, "");
     }
@@ -265,8 +266,7 @@ fn listed(asked: &ReadParameters, model: &Model<'_>, version: &str, matching: &s
 /// Returns the page of objects of the namespace `shop` at a version, from a start key.
 fn page(asked: &ReadParameters, model: &Model<'_>, at: u64, limit: usize, start: &str) -> Outcome {
     let state = model.at(at);
-    // A selector that requires a name makes the collection a single key.
-    let pinned = asked.field_selector.as_deref().and_then(|text| text.strip_prefix("metadata.name="));
+    let pinned = pinned_name(asked);
     let within = |key: &str| key.starts_with("shop/") && key >= start && pinned.is_none_or(|name| name_of(key) == name);
     let here: Vec<_> = state.iter().filter(|(key, _)| within(key)).collect();
     let mut items = Vec::new();
@@ -284,6 +284,11 @@ fn page(asked: &ReadParameters, model: &Model<'_>, at: u64, limit: usize, start:
     let selects = [&asked.label_selector, &asked.field_selector].into_iter().flatten().any(|text| !text.is_empty());
     let left = (more && !selects).then_some((here.len() - seen) as u64);
     Outcome::List { at, items, more, left }
+}
+
+/// The name that the field selector requires. It makes the collection a single key.
+fn pinned_name(asked: &ReadParameters) -> Option<&str> {
+    asked.field_selector.as_deref().and_then(|text| text.strip_prefix("metadata.name="))
 }
 
 fn name_of(key: &str) -> String {

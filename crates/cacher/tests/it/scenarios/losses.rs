@@ -250,10 +250,10 @@ fn unreadable_value_ends_watches_with_expired_and_is_never_shown_as_deleted() {
         list all
         > r3: a/x@2 undecodable: [/pods/a/bad]
         get a/bad rv=0
-        > failed to read one or more pods from the storage: /pods/a/bad: the stored bytes are no object (500 StorageReadError)
+        > Internal error occurred: malformed JSON at byte 0 (500 InternalError)
         watch initial all
         read initial
-        > ERROR failed to read one or more pods from the storage: /pods/a/bad: the stored bytes are no object (500 StorageReadError)
+        > ERROR failed to read one or more pods from the storage: /pods/a/bad: malformed JSON at byte 0 (500 StorageReadError)
         > ∎
         watch w all rv=3
         garbage a/x
@@ -531,6 +531,30 @@ fn store_that_expires_every_watch_is_relisted_only_after_a_pause() {
         store.expire();
         assert_eq!(lists().await, 3, "the last list is long past");
     });
+}
+
+#[test]
+fn comparison_with_a_store_that_is_down_is_counted_as_failed() {
+    check_with(
+        Limits { audit_interval: Some(Duration::from_secs(100)), ..Limits::default() },
+        "
+        put a/x
+        > r2
+        start
+        list all rv=0
+        > r2: a/x@2
+        down
+        advance 101
+        stats audits failed_audits
+        > audits: 0
+        > failed_audits: 1
+        up
+        advance 101
+        stats audits failed_audits
+        > audits: 1
+        > failed_audits: 1
+        ",
+    );
 }
 
 #[test]

@@ -584,7 +584,7 @@ fn initial_state_with_an_undecodable_object_is_refused_without_a_list_of_the_sto
         start
         watch w all
         read w
-        > ERROR failed to read one or more pods from the storage: /pods/a/x: the stored bytes are no object (500 StorageReadError)
+        > ERROR failed to read one or more pods from the storage: /pods/a/x: malformed JSON at byte 0 (500 StorageReadError)
         > ∎
         stats store_lists consistent_fallbacks
         > store_lists: 0

@@ -300,6 +300,7 @@ fn print_list(list: List) -> String {
         }
     }
     if !undecodable.is_empty() {
+        let undecodable: Vec<&Key> = undecodable.iter().map(|value| &value.key).collect();
         let _ = write!(text, " undecodable: {undecodable:?}");
     }
     text

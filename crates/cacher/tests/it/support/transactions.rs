@@ -101,6 +101,16 @@ impl TransactionStore {
         self.change(|shared| shared.write(transaction));
     }
 
+    /// Writes one revision of another resource.
+    pub fn write_elsewhere(&self) {
+        self.change(|shared| shared.log.revision += 1);
+    }
+
+    /// Sets whether progress can be requested.
+    pub fn set_progress(&self, progress: bool) {
+        self.shared.lock().progress = progress;
+    }
+
     /// Holds back watch events after this revision, and reports the revision as progress.
     pub fn hold(&self, revision: u64) {
         self.change(|shared| shared.held = revision);

@@ -173,21 +173,11 @@ fn service_candidates_are_ready_addresses_of_pods_in_the_namespace() {
 }
 
 #[test]
-fn remaining_path_with_dots_stays_below_the_proxy_target() {
-    let check = |path: &str, expected: &str| {
+fn leading_path_ends_with_the_subresource() {
+    for path in ["", "/", "/a/../../../b", "/a%2Fb"] {
         let whole = format!("/api/v1/nodes/n/proxy{path}");
-        assert_eq!(remaining_path(&whole, 5), expected, "{path}");
         assert_eq!(leading_path(&whole, 5), "/api/v1/nodes/n/proxy", "{path}");
-    };
-    check("", "");
-    check("/", "/");
-    check("/a/b", "/a/b");
-    check("/a/b/", "/a/b/");
-    check("/a/../../../b", "/b");
-    check("/a/%2e%2e/%2E./b", "/b");
-    check("/./a%20b", "/a%20b");
-    check("/..", "");
-    check("/../", "/");
+    }
 }
 
 #[test]

@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use listwatch_controllers::identity_lease::IdentityLease;
-use listwatch_controllers::kubernetes_endpoints::EndpointReconciler;
+use crate::identity_lease::IdentityLease;
+use crate::kubernetes_endpoints::EndpointReconciler;
 use listwatch_write::Writer;
 use tokio::task::JoinSet;
 
 /// The published address and Lease of a server, and the tasks that renew them.
-pub(crate) struct Presence {
+pub struct Presence {
     endpoints: Option<Arc<EndpointReconciler>>,
     lease: Option<Arc<IdentityLease>>,
     /// The running tasks. Dropping the value aborts them.
@@ -20,14 +20,19 @@ pub(crate) struct Presence {
 impl Presence {
     /// Creates the value. `address` is the address and port for clients inside the cluster; `None`: no address is
     /// published. `host_name` determines the name of the identity Lease; `None`: no Lease.
-    pub(crate) fn new(writer: &Arc<Writer>, address: Option<(IpAddr, u16)>, host_name: Option<&str>) -> Self {
+    pub fn new(writer: &Arc<Writer>, address: Option<(IpAddr, u16)>, host_name: Option<&str>) -> Self {
         let endpoints = |(address, port)| Arc::new(EndpointReconciler::new(Arc::clone(writer), address, port));
         let lease = |host_name| Arc::new(IdentityLease::new(Arc::clone(writer), host_name));
         Presence { endpoints: address.map(endpoints), lease: host_name.map(lease), tasks: OnceLock::new() }
     }
 
+    /// Whether the server has an identity Lease.
+    pub fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// Starts the tasks that publish the server: the Lease at once, the address when `ready` completes.
-    pub(crate) fn start(&self, writer: &Arc<Writer>, ready: impl Future<Output = ()> + Send + 'static) {
+    pub fn start(&self, writer: &Arc<Writer>, ready: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = JoinSet::new();
         if let Some(endpoints) = self.endpoints.clone() {
             tasks.spawn(async move { endpoints.run(ready).await });
@@ -41,7 +46,7 @@ impl Presence {
     }
 
     /// Removes the address and the Lease. Clients then use other servers.
-    pub(crate) async fn withdraw(&self) {
+    pub async fn withdraw(&self) {
         let endpoints = async {
             if let Some(endpoints) = &self.endpoints {
                 endpoints.stop().await;

@@ -21,7 +21,7 @@ const KUBELET_PORT: u16 = 10_250;
 
 /// The protocol of a connection, and the credentials of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
+pub enum Via {
     /// TLS with the certificate for kubelets.
     Kubelet,
     /// Like `Kubelet`, without verification of the kubelet's certificate.
@@ -34,25 +34,42 @@ pub(crate) enum Via {
 
 /// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
-    pub(crate) via: Via,
+pub struct Location {
+    /// The protocol and the credentials.
+    pub via: Via,
     /// A host name, or an address without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
 }
 
 /// The reason why a request has no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LocationError {
+pub enum LocationError {
     /// The name in the path is not `[scheme:]name[:port]`. The client is at fault.
     #[error("invalid {kind} request {}", quote(.id))]
-    InvalidId { kind: &'static str, id: String },
+    InvalidId {
+        /// `pod`, `node` or `service`.
+        kind: &'static str,
+        /// The name in the path.
+        id: String,
+    },
     /// The pod has several containers, or none. The client must choose one.
     #[error("a container name must be specified for pod {pod}{}", choose_one_of(.names))]
-    ContainerRequired { pod: String, names: Vec<String> },
+    ContainerRequired {
+        /// The name of the pod.
+        pod: String,
+        /// The names of its containers.
+        names: Vec<String>,
+    },
     /// The pod has no container of this name. The client is at fault.
     #[error("container {container} is not valid for pod {pod}")]
-    UnknownContainer { pod: String, container: String },
+    UnknownContainer {
+        /// The name of the pod.
+        pod: String,
+        /// The name in the request.
+        container: String,
+    },
     /// The pod has no node yet.
     #[error("pod {0} does not have a host assigned")]
     NoHost(String),
@@ -70,7 +87,12 @@ pub(crate) enum LocationError {
     NoPreferredAddress(String),
     /// The service does not have the port.
     #[error("no service port {port} found for service {}", quote(.service))]
-    NoServicePort { service: String, port: i64 },
+    NoServicePort {
+        /// The name of the service.
+        service: String,
+        /// The number in the request.
+        port: i64,
+    },
     /// The service has no ready endpoint that is a pod of its namespace.
     #[error("no endpoints available for service {}", quote(.0))]
     NoEndpoints(String),
@@ -102,19 +124,23 @@ impl From<LocationError> for Status {
 /// The name in the path of a `proxy` request: `name`, `name:port` or `scheme:name:port`
 /// (`apimachinery/pkg/util/net/port_split.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProxyId<'a> {
+pub struct ProxyId<'a> {
     kind: &'static str,
     /// The whole text.
     id: &'a str,
     is_https: bool,
-    pub(crate) name: &'a str,
+    /// The name of the object.
+    pub name: &'a str,
     /// A number or a name; empty if the path has none.
     port: &'a str,
 }
 
 impl<'a> ProxyId<'a> {
     /// Parses the name in a path. `kind` is `pod`, `node` or `service`.
-    pub(crate) fn parse(kind: &'static str, id: &'a str) -> Result<Self, LocationError> {
+    ///
+    /// # Errors
+    /// [`LocationError::InvalidId`].
+    pub fn parse(kind: &'static str, id: &'a str) -> Result<Self, LocationError> {
         let invalid = || LocationError::InvalidId { kind, id: id.to_owned() };
         let parts: Vec<&str> = id.split(':').collect();
         let (scheme, name, port) = match parts[..] {
@@ -156,7 +182,10 @@ fn port_number(value: &Value) -> Option<u16> {
 }
 
 /// Returns the container in the request, or the only container of the pod (`validateContainer`).
-pub(crate) fn container<'a>(pod: &'a Value, named: &'a str) -> Result<&'a str, LocationError> {
+///
+/// # Errors
+/// [`LocationError::UnknownContainer`], [`LocationError::ContainerRequired`].
+pub fn container<'a>(pod: &'a Value, named: &'a str) -> Result<&'a str, LocationError> {
     let names = |list: &str| items(&pod["spec"][list]).iter().map(|container| text(&container["name"]));
     let all = ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(names);
     let pod_name = || text(&pod["metadata"]["name"]).to_owned();
@@ -174,7 +203,10 @@ pub(crate) fn container<'a>(pod: &'a Value, named: &'a str) -> Result<&'a str, L
 }
 
 /// Returns the name of the node that runs a pod.
-pub(crate) fn node_of(pod: &Value) -> Result<&str, LocationError> {
+///
+/// # Errors
+/// [`LocationError::NoHost`].
+pub fn node_of(pod: &Value) -> Result<&str, LocationError> {
     match text(&pod["spec"]["nodeName"]) {
         "" => Err(LocationError::NoHost(text(&pod["metadata"]["name"]).to_owned())),
         node => Ok(node),
@@ -183,7 +215,10 @@ pub(crate) fn node_of(pod: &Value) -> Result<&str, LocationError> {
 
 /// Returns the location of the kubelet of a node: the first address of the most preferred type that the node reports,
 /// and the kubelet's port (`pkg/kubelet/client/kubelet_client.go:GetConnectionInfo`, `pkg/util/node/node.go`).
-pub(crate) fn kubelet(node: &Value, preferred_types: &[String]) -> Result<Location, LocationError> {
+///
+/// # Errors
+/// [`LocationError::NoPreferredAddress`], and [`LocationError::AddressNotAllowed`] for an address that is no host name.
+pub fn kubelet(node: &Value, preferred_types: &[String]) -> Result<Location, LocationError> {
     let addresses = items(&node["status"]["addresses"]);
     let of_type = |wanted: &String| addresses.iter().find(|address| address["type"] == wanted.as_str());
     let Some(address) = preferred_types.iter().find_map(of_type) else {
@@ -202,7 +237,10 @@ pub(crate) fn kubelet(node: &Value, preferred_types: &[String]) -> Result<Locati
 
 /// Returns the location of `nodes/proxy`: the kubelet, or another port of the node. For another port, the caller checks
 /// the addresses with [`proxyable`].
-pub(crate) fn node(node: &Value, id: &ProxyId<'_>, preferred_types: &[String]) -> Result<Location, LocationError> {
+///
+/// # Errors
+/// Those of [`kubelet`], and [`LocationError::InvalidId`] for an invalid port.
+pub fn node(node: &Value, id: &ProxyId<'_>, preferred_types: &[String]) -> Result<Location, LocationError> {
     let kubelet = kubelet(node, preferred_types)?;
     if id.port.is_empty() || id.port == kubelet.port.to_string() {
         return Ok(kubelet);
@@ -212,7 +250,10 @@ pub(crate) fn node(node: &Value, id: &ProxyId<'_>, preferred_types: &[String]) -
 
 /// Returns the location of `pods/proxy`: the address of the pod with the port of the path, or with the first declared
 /// port.
-pub(crate) fn pod(pod: &Value, id: &ProxyId<'_>) -> Result<Location, LocationError> {
+///
+/// # Errors
+/// [`LocationError::AddressNotAllowed`], [`LocationError::InvalidId`].
+pub fn pod(pod: &Value, id: &ProxyId<'_>) -> Result<Location, LocationError> {
     let containers = items(&pod["spec"]["containers"]).iter();
     let declared =
         || containers.clone().find_map(|container| port_number(&items(&container["ports"]).first()?["containerPort"]));
@@ -228,7 +269,10 @@ pub(crate) fn pod(pod: &Value, id: &ProxyId<'_>) -> Result<Location, LocationErr
 }
 
 /// Returns the name of the service port that a request selects by name or number.
-pub(crate) fn service_port<'a>(service: &'a Value, id: &ProxyId<'a>) -> Result<&'a str, LocationError> {
+///
+/// # Errors
+/// [`LocationError::NoServicePort`].
+pub fn service_port<'a>(service: &'a Value, id: &ProxyId<'a>) -> Result<&'a str, LocationError> {
     let Ok(number) = id.port.parse::<i64>() else { return Ok(id.port) };
     let found = items(&service["spec"]["ports"]).iter().find(|port| port["port"] == number);
     let missing = || LocationError::NoServicePort { service: id.name.to_owned(), port: number };
@@ -237,28 +281,30 @@ pub(crate) fn service_port<'a>(service: &'a Value, id: &ProxyId<'a>) -> Result<&
 
 /// A ready address of a service, and the pod that must have the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate<'a> {
-    pub(crate) pod: &'a str,
-    pub(crate) location: Location,
+pub struct Candidate<'a> {
+    /// The name of the pod.
+    pub pod: &'a str,
+    /// The address, with the port of the service.
+    pub location: Location,
 }
 
 impl Candidate<'_> {
     /// Whether the pod has the address. Without the check, users who write Endpoints could route requests to other
     /// targets (`isValidAddress`).
-    pub(crate) fn is_address_of(&self, pod: &Value) -> bool {
+    pub fn is_address_of(&self, pod: &Value) -> bool {
         items(&pod["status"]["podIPs"]).iter().any(|found| found["ip"] == self.location.host.as_str())
     }
 }
 
 /// The largest number of addresses of a service that one request tries. The server reads the pod of each address.
-const CANDIDATES_MAX: usize = 100;
+pub const CANDIDATES_MAX: usize = 100;
 
 /// Returns up to [`CANDIDATES_MAX`] ready addresses of a service, in the order in which they are tried. `choose(n)`
 /// returns a number below `n`; a random number spreads the load.
 ///
 /// # Errors
 /// [`LocationError::NoEndpoints`] if the Endpoints object is empty.
-pub(crate) fn candidates<'a>(
+pub fn candidates<'a>(
     endpoints: &'a Value,
     id: &ProxyId<'_>,
     port_name: &str,
@@ -291,7 +337,7 @@ pub(crate) fn candidates<'a>(
 }
 
 /// Returns the error for a service without a candidate that is the address of a pod.
-pub(crate) fn no_candidate(id: &ProxyId<'_>) -> LocationError {
+pub fn no_candidate(id: &ProxyId<'_>) -> LocationError {
     LocationError::NoEndpoints(id.id.to_owned())
 }
 
@@ -303,7 +349,10 @@ fn rotated<'a, T>(list: &'a [T], choose: &mut impl FnMut(usize) -> usize) -> Vec
 
 /// Checks the addresses of a host name, and returns the address to connect to. The caller must use this address,
 /// because a second lookup could return another one (`IsProxyableHostname`).
-pub(crate) fn proxyable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<IpAddr, LocationError> {
+///
+/// # Errors
+/// [`LocationError::AddressNotAllowed`], [`LocationError::NoAddresses`].
+pub fn proxyable(addresses: impl IntoIterator<Item = IpAddr>) -> Result<IpAddr, LocationError> {
     let addresses: Vec<IpAddr> = addresses.into_iter().collect();
     if !addresses.iter().copied().all(is_global_unicast) {
         return Err(LocationError::AddressNotAllowed);
@@ -328,27 +377,8 @@ fn is_global_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// Returns the path after the first `skipped` segments, as the backend receives it. `.`, `..` and empty segments are
-/// resolved, so that no request leaves the authorized part. Returns an empty path if nothing, not even a slash, follows
-/// (`getRequestOptions`, `path.Join`).
-pub(crate) fn remaining_path(path: &str, skipped: usize) -> String {
-    let mut kept: Vec<&str> = Vec::new();
-    for segment in path.trim_matches('/').split('/').skip(skipped) {
-        match &*percent_encoding::percent_decode_str(segment).collect::<Vec<u8>>() {
-            b"" | b"." => {}
-            b".." => drop(kept.pop()),
-            _ => kept.push(segment),
-        }
-    }
-    let mut rest: String = kept.iter().flat_map(|segment| ["/", segment]).collect();
-    if path.ends_with('/') {
-        rest.push('/');
-    }
-    rest
-}
-
-/// Returns the first `segments` segments of a request's path.
-pub(crate) fn leading_path(path: &str, segments: usize) -> String {
+/// Returns the first `segments` segments of the path of a `proxy` request: the part that is not passed on.
+pub fn leading_path(path: &str, segments: usize) -> String {
     path.trim_matches('/').split('/').take(segments).flat_map(|segment| ["/", segment]).collect()
 }
 

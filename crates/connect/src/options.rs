@@ -4,10 +4,8 @@
 //! `pkg/registry/core/pod/rest/log.go`, `ValidatePodLogOptions` in `pkg/apis/core/validation/validation.go`,
 //! `apimachinery/pkg/runtime/conversion.go`.
 
-use listwatch_json::{Map, Value};
 use listwatch_meta::go::quote;
 use listwatch_meta::{FieldError, Status};
-use listwatch_registry::Subresource;
 use listwatch_wire::query::{Query, encode_path_segment};
 use time::OffsetDateTime;
 use time::UtcOffset;
@@ -15,9 +13,9 @@ use time::format_description::well_known::Rfc3339;
 
 /// The options of `pods/log` (`PodLogOptions`).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct LogOptions {
+pub struct LogOptions {
     /// The name of the container; empty selects the only container.
-    pub(super) container: String,
+    pub container: String,
     /// Whether the log continues until the container ends.
     follow: bool,
     /// Whether to return the log of the previous instance of the container.
@@ -29,7 +27,7 @@ pub(super) struct LogOptions {
     tail_lines: Option<i64>,
     limit_bytes: Option<i64>,
     /// Whether the certificate of the kubelet is accepted without verification.
-    pub(super) insecure_skip_tls_verify_backend: bool,
+    pub insecure_skip_tls_verify_backend: bool,
 }
 
 impl LogOptions {
@@ -37,7 +35,7 @@ impl LogOptions {
     ///
     /// # Errors
     /// 400 for a value of the wrong type; 422 for options that exclude each other or are out of range.
-    pub(super) fn from_query(query: &Query<'_>, pod: &str) -> Result<Self, Status> {
+    pub fn from_query(query: &Query<'_>, pod: &str) -> Result<Self, Status> {
         let since_time = query.get("sinceTime").filter(|text| !matches!(*text, "" | "null"));
         let flag = |name: &str| query.bool(name).unwrap_or_default();
         let options = LogOptions {
@@ -75,7 +73,7 @@ impl LogOptions {
     }
 
     /// Formats the options as the query for the kubelet.
-    pub(super) fn to_query(&self) -> String {
+    pub fn to_query(&self) -> String {
         let number = |value: Option<i64>| value.map(|value| value.to_string());
         let flag = |value: bool| value.then(|| "true".to_owned());
         // The kubelet reads whole seconds.
@@ -99,50 +97,8 @@ fn parse_time(text: &str) -> Result<OffsetDateTime, Status> {
     parsed.map_err(|_| Status::bad_request(format!("parsing time {} as {format}: cannot parse it", quote(text))))
 }
 
-/// Returns the options of a connection as an object, for admission plugins: `PodExecOptions`, `PodAttachOptions`,
-/// `PodPortForwardOptions` or one of the three `…ProxyOptions`. Empty fields are omitted. `path` is the rest of a
-/// proxied path. The handler of the connection rejects invalid options later.
-pub(super) fn connect_options(subresource: &Subresource, kind: &str, query: &Query<'_>, path: &str) -> Map {
-    let mut options = Map::new();
-    let mut set = |name: &str, value: Value| drop(options.insert(name, value));
-    let kind = match subresource {
-        Subresource::Exec => "PodExecOptions".to_owned(),
-        Subresource::Attach => "PodAttachOptions".to_owned(),
-        Subresource::PortForward => "PodPortForwardOptions".to_owned(),
-        _ => format!("{kind}ProxyOptions"),
-    };
-    set("kind", kind.into());
-    set("apiVersion", "v1".into());
-    match subresource {
-        Subresource::Exec | Subresource::Attach => {
-            for name in ["stdin", "stdout", "stderr", "tty"] {
-                if query.bool(name).unwrap_or_default() {
-                    set(name, true.into());
-                }
-            }
-            if let Some(container) = query.get("container").filter(|name| !name.is_empty()) {
-                set("container", container.into());
-            }
-            let command: Vec<Value> = query.all("command").map(Value::from).collect();
-            if *subresource == Subresource::Exec && !command.is_empty() {
-                set("command", command.into());
-            }
-        }
-        Subresource::PortForward => {
-            let ports = query.all("ports").flat_map(|value| value.split(','));
-            let ports: Vec<Value> = ports.filter_map(|port| port.parse::<u16>().ok()).map(Value::from).collect();
-            if !ports.is_empty() {
-                set("ports", ports.into());
-            }
-        }
-        _ if !path.is_empty() => set("path", path.into()),
-        _ => {}
-    }
-    options
-}
-
 /// Returns the query of `exec` and `attach` for the kubelet (`PodExecOptions`, `PodAttachOptions`).
-pub(super) fn stream_query(query: &Query<'_>, is_exec: bool) -> String {
+pub fn stream_query(query: &Query<'_>, is_exec: bool) -> String {
     let flag = |name: &str| query.bool(name).unwrap_or_default().then(|| "1".to_owned());
     let commands = query.all("command").filter(|_| is_exec).map(|part| ("command", Some(part.to_owned())));
     let flags = [("error", flag("stderr")), ("input", flag("stdin")), ("output", flag("stdout")), ("tty", flag("tty"))];
@@ -154,7 +110,7 @@ pub(super) fn stream_query(query: &Query<'_>, is_exec: bool) -> String {
 ///
 /// # Errors
 /// 400 for a port that is not a 16-bit number.
-pub(super) fn port_forward_query(query: &Query<'_>) -> Result<String, Status> {
+pub fn port_forward_query(query: &Query<'_>) -> Result<String, Status> {
     let mut ports = Vec::new();
     for text in query.all("ports").flat_map(|value| value.split(',')) {
         let port: u16 = text.parse().map_err(|error: std::num::ParseIntError| {
@@ -183,6 +139,10 @@ fn encode(pairs: impl IntoIterator<Item = (&'static str, Option<String>)>) -> St
 
 #[cfg(test)]
 mod tests {
+    use listwatch_json::Value;
+    use listwatch_registry::Subresource;
+    use listwatch_write::{connect_options, query_of_options};
+
     use super::*;
 
     /// Returns the query for the kubelet, or the code and the message of the error.
@@ -191,6 +151,23 @@ mod tests {
             Ok(options) => options.to_query(),
             Err(status) => format!("{} {}", status.code, status.message),
         }
+    }
+
+    #[test]
+    fn options_that_a_plugin_changed_are_forwarded_to_the_kubelet() {
+        let query = Query::parse("command=sh&command=a%20b%26&stdin=1&container=c");
+        let mut options = connect_options(&Subresource::Exec, "Pod", &query, "");
+        options.insert("tty", true.into());
+        options.insert("stdin", false.into());
+        options.insert("container", "d&e".into());
+        let changed = query_of_options(&options);
+        let changed = Query::parse(&changed);
+        assert_eq!(stream_query(&changed, true), "?command=sh&command=a%20b%26&tty=1");
+        assert_eq!(changed.get("container"), Some("d&e"));
+        let mut options = connect_options(&Subresource::PortForward, "Pod", &Query::parse("ports=1,2"), "");
+        options.insert("ports", vec![Value::from(3), Value::from(4)].into());
+        let changed = query_of_options(&options);
+        assert_eq!(port_forward_query(&Query::parse(&changed)).unwrap(), "?port=3%2C4");
     }
 
     #[test]

@@ -8,15 +8,15 @@ use listwatch_meta::go::quote;
 use listwatch_meta::status::{StatusDetails, reason};
 
 /// Maximum number of bytes that are read of a kubelet's error response (`maxReadLength`). The rest is omitted.
-pub(super) const ERROR_BYTES_MAX: usize = 50_000;
+pub const ERROR_BYTES_MAX: usize = 50_000;
 
 /// Whether a response with this status code contains the log.
-pub(super) fn is_log(code: u16) -> bool {
+pub fn is_log(code: u16) -> bool {
     (200..=206).contains(&code)
 }
 
 /// Returns the Status for a response of the kubelet. `body` has at most [`ERROR_BYTES_MAX`] bytes.
-pub(super) fn of_response(code: u16, body: &str, pod: &str) -> Status {
+pub fn to_status(code: u16, body: &str, pod: &str) -> Status {
     let (reason, text) = match code {
         500 => return Status::internal(body),
         400 => return Status::bad_request(body),
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn kubelet_error_response_is_converted_to_upstreams_status() {
         let check = |code: u16, reason: &str, text: &str| {
-            let status = of_response(code, "no such container", "p");
+            let status = to_status(code, "no such container", "p");
             assert_eq!((status.code, &*status.reason, &*status.message), (code, reason, text));
         };
         check(400, "BadRequest", "no such container");
