@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use listwatch_json::{Value, json};
-use listwatch_schema::{CheckContext, Schema, check};
+use listwatch_schema::{CheckContext, Requirements, Schema, check};
 
 /// A typical kind of an operator: a workload with containers, ports, resources and conditions.
 fn schema(ruled: bool) -> Value {
@@ -93,7 +93,12 @@ fn definitions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("schema");
     for (name, ruled) in [("plain", false), ("ruled", true)] {
         let source = schema(ruled);
-        let context = CheckContext { at: "spec.validation", status_subresource: true, unchanged: false };
+        let context = CheckContext {
+            at: "spec.validation",
+            status_subresource: true,
+            unchanged: false,
+            requirements: Requirements::ALL,
+        };
         assert_eq!(check(&source, context).expect("a schema").errors, [], "the schema of this bench is good");
         group.bench_function(format!("check definition/{name}"), |bencher| {
             bencher.iter(|| check(black_box(&source), context));

@@ -1,7 +1,7 @@
 //! `ci`: everything that CI checks, including `test`.
 //!
 //! The order of the steps minimizes builds. clippy and rustdoc share the metadata of one build. Tests and the
-//! end-to-end run share the development build. Packaging verifies every crate in a separate target folder.
+//! end-to-end run share the development build. Packaging builds every crate a second time, from its package.
 
 use std::fs::DirEntry;
 use std::path::PathBuf;
@@ -19,16 +19,17 @@ use crate::test::{self, Parts};
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Runs `cargo xtask test`, and besides: the simulator (planted bugs, seeds of the commit), format, house rules, clippy, dependencies (`cargo xtask help deny`),
-benches and examples, the random tests from a second seed, docs, `cargo package` of every published crate, and
-the instructions of the hot paths against their baseline (`cargo xtask bench counts --help`). A table at the
-end says how long each step took.
+Runs `cargo xtask test`, and besides: the simulator (planted bugs, seeds of the commit), format, house rules, clippy,
+dependencies (`cargo xtask help deny`), benches and examples, the random tests from a second seed, docs, `cargo package`
+of every published crate, and the instructions of the hot paths against their baseline (`cargo xtask bench counts
+--help`). A table at the end says how long each step took.
 
 The second seed comes from the commit and is printed. A rerun of a commit explores the same cases, the next
 commit others.
 
-Usage: cargo xtask ci [--skip PART[,PART]]
+Usage: cargo xtask ci [--skip PART[,PART]] [--lean]
   --skip    source, deny, tests, e2e, sim, cluster, targets, random, docs, package or counts
+  --lean    remove the programs of tests, examples and benches after their last run, for a machine with little disk space
 
 The part `cluster` (`cargo xtask e2e --cluster`) needs Kubernetes' binaries in the directory that the environment
 variable LISTWATCH_KUBERNETES_BIN names. Without them the table says `skip … not run: no binaries`.
@@ -43,6 +44,7 @@ const PARTS: [&str; 11] =
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let parts = Parts::read(&mut args, &PARTS)?;
+    let lean = args.flag("--lean");
     args.finish("ci")?;
 
     let mut steps = Steps::default();
@@ -71,6 +73,9 @@ pub(crate) fn run(mut args: Args) -> Outcome<()> {
     }
     if parts.wanted("random") {
         check::random_tests_of_commit(&mut steps);
+    }
+    if lean {
+        steps.run("lean", "programs of tests", remove_programs);
     }
     if parts.wanted("docs") {
         check::docs(&mut steps);
@@ -102,6 +107,28 @@ fn forget_unpacked_crates() -> Outcome<()> {
 
 fn starts_with(entry: &DirEntry, prefix: &str) -> bool {
     entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix))
+}
+
+/// Removes the programs of tests, examples and benches, which are most of a development build. Libraries stay: docs and
+/// packages reuse them.
+fn remove_programs() -> Outcome<String> {
+    let debug = tools::target().join("debug");
+    let (mut count, mut bytes) = (0_u32, 0_u64);
+    for directory in [debug.join("deps"), debug.join("examples")] {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.filter_map(Result::ok).filter(is_program) {
+            bytes += entry.metadata()?.len();
+            count += 1;
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(format!("removed {count} programs of {} MiB", bytes >> 20))
+}
+
+/// Whether cargo linked this file as a program. Its libraries, metadata and lists of sources have an extension.
+fn is_program(entry: &DirEntry) -> bool {
+    let extension = std::env::consts::EXE_EXTENSION;
+    entry.path().extension().unwrap_or_default() == extension && entry.file_type().is_ok_and(|kind| kind.is_file())
 }
 
 /// Packs every published crate and builds each package against the other packages instead of the tree, as a user of the

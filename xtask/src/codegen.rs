@@ -125,6 +125,8 @@ const KINDS: &[(&str, &str, &str)] = &[
     ),
     ("node.k8s.io/v1", "k8s.io.api.node.v1", "RuntimeClass+"),
     ("policy/v1", "k8s.io.api.policy.v1", "Eviction PodDisruptionBudget+"),
+    // Clients before Kubernetes 1.22 send this version, with the same fields.
+    ("policy/v1beta1", "k8s.io.api.policy.v1", "Eviction"),
     ("rbac.authorization.k8s.io/v1", "k8s.io.api.rbac.v1", "ClusterRole+ ClusterRoleBinding+ Role+ RoleBinding+"),
     (
         "resource.k8s.io/v1",

@@ -179,7 +179,7 @@ mod tests {
             "package(=listwatch-cacher) & binary(=it) & test(/^model::/)",
             "test(/^seeds::/)",
             "test(/^parameters::/)",
-            "test(/^work_queue::tests::/)",
+            "package(=listwatch-work-queue) & kind(=lib) & test(/^tests::/)",
         ] {
             assert!(found.contains(part), "{part} is missing in {found}");
         }

@@ -14,7 +14,7 @@ use crate::tools;
 
 pub(crate) const HELP: &str = "\
 Plays the whole system in one thread per seed, under a virtual clock and with faults, and checks each guarantee
-(docs/testing.md). A failing run is made smaller, and printed as a story with the command that replays it.
+(docs/testing.md). A failing run is made smaller, and printed step by step with the command that replays it.
 
 Usage: cargo xtask sim [--from S] [--seeds N] [--bug NAME]
        cargo xtask sim --replay SEED [--writes N] [--faults F,…] [--bug NAME] [--json]

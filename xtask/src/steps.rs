@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Outcome};
 
+/// The number of lines of a failure that are repeated below the table.
+const DETAIL_LINES_MAX: usize = 40;
+
 /// The outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -64,18 +67,31 @@ impl Steps {
         self.rows.extend(other.rows);
     }
 
-    /// Prints the table. An error with the failed steps, if any failed.
+    /// Prints the table, and below it again why steps failed, because a log may keep only its end. An error with the
+    /// failed steps, if any failed.
     pub(crate) fn finish(self, what: &str) -> Outcome<()> {
         println!("\n── {what} ──");
         for row in &self.rows {
             println!("{}", line(row, true));
         }
         let failed = |row: &&Row| matches!(row.ended, Ended::Failed(_));
+        for row in self.rows.iter().filter(failed) {
+            if let Some(details) = details(row) {
+                println!("\n── {} {} ──\n{details}\n", row.group, row.name);
+            }
+        }
         let total: Duration = self.rows.iter().map(|row| row.took).sum();
         let bad: Vec<_> = self.rows.iter().filter(failed).map(|row| format!("{} {}", row.group, row.name)).collect();
         println!("{} steps in {}, {} failed", self.rows.len(), seconds(total), bad.len());
         if bad.is_empty() { Ok(()) } else { Err(Failure::from(format!("{what}: failed: {}", bad.join(", ")))) }
     }
+}
+
+/// The text of a failure behind its first line, which the table shows: its first [`DETAIL_LINES_MAX`] lines.
+fn details(row: &Row) -> Option<String> {
+    let Ended::Failed(why) = &row.ended else { return None };
+    let lines: Vec<_> = why.trim_end().lines().skip(1).take(DETAIL_LINES_MAX).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 fn line(row: &Row, short: bool) -> String {
@@ -102,7 +118,7 @@ pub(crate) fn seconds(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Steps, seconds};
+    use super::{DETAIL_LINES_MAX, Ended, Row, Steps, details, seconds};
     use std::time::Duration;
 
     #[test]
@@ -112,6 +128,17 @@ mod tests {
         assert!(!steps.run("b", "broken", || Err("no".into())));
         steps.skip("c", "absent", "nothing to do");
         assert_eq!(steps.finish("run").unwrap_err().to_string(), "run: failed: b broken");
+    }
+
+    #[test]
+    fn details_of_a_failure_are_repeated_up_to_their_limit() {
+        let row = |ended| Row { group: "a", name: "b", took: Duration::ZERO, ended };
+        let failed = |text: &str| details(&row(Ended::Failed(text.to_owned())));
+        assert_eq!(failed("expected one line:\n- a\n+ b\n").as_deref(), Some("- a\n+ b"));
+        assert_eq!(failed("one line"), None);
+        assert_eq!(details(&row(Ended::Well("a\nb".to_owned()))), None);
+        let long = "x\n".repeat(DETAIL_LINES_MAX + 10);
+        assert_eq!(failed(&long).expect("details").lines().count(), DETAIL_LINES_MAX);
     }
 
     #[test]

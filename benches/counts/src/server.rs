@@ -64,11 +64,11 @@ async fn server_over(storage: Arc<MemoryStorage>, objects: u64) -> ApiService {
     service
 }
 
-/// A server whose objects were created years ago. The ages in the rows of its Tables do not change during a run;
-/// those of young objects change every second, so that the number of rows that are made anew depends on the machine.
+/// A server whose objects were created more than 8 years ago. The ages in the rows of its Tables change once a year.
+/// Those of young objects change every second, so that the number of rows that are made anew depends on the machine.
 async fn server_with_old_objects(objects: u64) -> ApiService {
     const CREATION_TIME: &str = "\"creationTimestamp\":\"";
-    const OLD: &str = "2020-01-01T00:00:00Z";
+    const OLD: &str = "2010-01-01T00:00:00Z";
 
     let storage = MemoryStorage::new();
     let service = server_over(Arc::clone(&storage), objects).await;

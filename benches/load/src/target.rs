@@ -87,6 +87,9 @@ impl Target {
             tls.alpn_protocols = vec![http.alpn().to_vec()];
             TlsConnector::from(Arc::new(tls.clone()))
         });
+        if config.impersonation.is_some() {
+            return Err("give a user without impersonation".into());
+        }
         let authorization = match config.auth {
             Auth::None => None,
             Auth::Token(token) => Some(format!("Bearer {token}")),
