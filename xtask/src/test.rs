@@ -20,7 +20,7 @@ says how long each step took. Lints, docs, packages and instruction counts are c
 includes this command.
 
 Random tests start from a fixed seed, so that the same tree has the same result. A test that hangs is named
-and ended after four minutes (.config/nextest.toml).
+and ended after 16 minutes (.config/nextest.toml).
 
 Usage: cargo xtask test [--skip PART[,PART]] [--seed N]
   --skip    tests or e2e

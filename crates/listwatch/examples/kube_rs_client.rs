@@ -29,7 +29,7 @@ use serde_json::json;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// A time limit far above the duration of the example.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {

@@ -9,7 +9,11 @@ use crate::failure::{Failure, Outcome, ensure, fail};
 use crate::process::{Output, Run};
 
 /// The time limit of a client call.
-const CALL_LIMIT: Duration = Duration::from_secs(20);
+const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// The time limit until a health check passes.
+const HEALTH_LIMIT: Duration = Duration::from_secs(60);
+/// Time between two requests while a health check is awaited.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between two reads of a state that is awaited.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// The number of characters of a state that a failure shows.
@@ -153,6 +157,19 @@ impl Access {
         let code = output.stderr.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or(0);
         ensure!(code != 0, "`{line}` got no HTTP answer: {}", output.stderr.trim());
         Ok(Answer { code, body: output.stdout })
+    }
+
+    /// Runs curl for a health check and returns the response. Repeats the request while the check fails with 500, up to
+    /// [`HEALTH_LIMIT`], because a check also fails while the store is slow.
+    pub(crate) fn health(&self, curl: &Run) -> Outcome<Answer> {
+        let deadline = Instant::now() + HEALTH_LIMIT;
+        loop {
+            let answer = self.answer(curl.clone())?;
+            if answer.code != 500 || Instant::now() > deadline {
+                return Ok(answer);
+            }
+            std::thread::sleep(HEALTH_INTERVAL);
+        }
     }
 
     /// Sends a GET request as the admin.

@@ -10,10 +10,10 @@ use crate::process::Run;
 use crate::tools;
 
 use super::World;
-use super::watching::{next_event, open, touch, version_of};
+use super::watching::{LINE_LIMIT, next_event, open, touch, version_of};
 
 /// The time limit of a client's scenario.
-const STORY_LIMIT: Duration = Duration::from_secs(90);
+const STORY_LIMIT: Duration = Duration::from_secs(300);
 
 /// The Python packages, pinned, so that a new release is used only after a commit.
 const PYTHON_PACKAGES: &[&str] = &["kubernetes==37.0.2", "protobuf==7.36.2", "websocket-client==1.9.2"];
@@ -59,7 +59,7 @@ pub(crate) fn curl_resumes(world: &mut World) -> Outcome<String> {
     let second = open(world, PATH, &[], Some(&at))?;
     let mut mark = 0;
     for turn in [301, 302] {
-        let line = second.lines.wait(mark, super::watching::AT_ONCE, |line| line.starts_with("{\""));
+        let line = second.lines.wait(mark, LINE_LIMIT, |line| line.starts_with("{\""));
         let line = line.ok_or_else(|| format!("no event of turn {turn}: {}", second.tail()))?;
         let event: serde_json::Value = serde_json::from_str(&line.text)?;
         let seen = &event["object"]["metadata"]["annotations"]["shop.example/touched"];

@@ -78,7 +78,7 @@ pub(crate) fn operators(world: &mut World) -> Outcome<String> {
     access.kube(&format!("create namespace {NAMESPACE}"))?;
     for (definition, name, _) in SAMPLES {
         access.kube(&format!("create -f {}", file(definition)))?;
-        access.kube(&format!("wait --for=condition=Established --timeout=20s crd/{name}"))?;
+        access.kube(&format!("wait --for=condition=Established --timeout=100s crd/{name}"))?;
     }
     let refused = access.kubectl(["create", "--validate=false", "-f", &file(REFUSED.0)]).output()?;
     ensure!(!refused.success() && refused.said().contains(REFUSED.1), "{}: {}", REFUSED.0, refused.said());
@@ -114,8 +114,8 @@ pub(crate) fn operators(world: &mut World) -> Outcome<String> {
     }
 
     let names: Vec<&str> = SAMPLES.iter().map(|(_, name, _)| *name).collect();
-    access.kube(&format!("delete crd {} --timeout=30s", names.join(" ")))?;
-    access.kube(&format!("delete namespace {NAMESPACE} --timeout=30s"))?;
+    access.kube(&format!("delete crd {} --timeout=100s", names.join(" ")))?;
+    access.kube(&format!("delete namespace {NAMESPACE} --timeout=100s"))?;
     let groups = access.fetch_json("/apis")?;
     let left: Vec<&Value> = groups["groups"]
         .as_array()

@@ -19,7 +19,7 @@ const REGISTRY_PROBE: Duration = Duration::from_secs(3);
 /// The time limit of an image download.
 const PULL_LIMIT: Duration = Duration::from_secs(120);
 /// The time limit of etcd's start.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running etcd with one member, taken down when dropped.
 pub(crate) struct Etcd {
@@ -138,7 +138,7 @@ impl Etcd {
 /// Runs etcdctl with the v3 API on one endpoint.
 pub(crate) fn ctl(etcdctl: &Path, url: &str) -> Run {
     let run = Run::new(etcdctl).env("ETCDCTL_API", "3").args(["--endpoints", url]);
-    run.limit(Duration::from_secs(10))
+    run.limit(Duration::from_secs(60))
 }
 
 fn flags(host: &str, port: u16, peer: u16) -> Vec<String> {

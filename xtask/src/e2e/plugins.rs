@@ -10,7 +10,7 @@ use crate::failure::{Outcome, ensure, fail};
 use super::World;
 
 /// The time in which a server takes notice of an object that a plugin reads.
-const NOTICE_LIMIT: Duration = Duration::from_secs(10);
+const NOTICE_LIMIT: Duration = Duration::from_secs(60);
 
 /// One request, and the expected parts of the response.
 struct Case {

@@ -8,7 +8,7 @@ use crate::process::{Background, Run};
 use crate::steps::seconds;
 
 /// The time limit of the server's start.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// The file of the CA of client certificates. `transcripts/certificates.txt` has certificates of this CA.
 const CLIENT_CA: &str = "client-ca.crt";

@@ -6,7 +6,8 @@
 //! kind: Pod
 //! ==
 //! $ kubectl get pod web -o name      a command that must succeed; `!` for one that must fail
-//! pod/web                            the expected output: standard output, then standard error
+//! pod/web                            the expected output: standard output, then standard error without the log of
+//!                                    client-go's reflector
 //! ~ Warning: …                       a line that this server alone adds, and kube-apiserver does not
 //! > uid kubectl get pod web -o …     a command whose output is {uid} from here on
 //! ```
@@ -137,8 +138,14 @@ impl TranscriptRun<'_> {
         let run = self.access.kubectl(std::iter::once(namespace).chain(words));
         let run = settings.iter().fold(run, |run, (name, value)| run.env(name, value));
         let output = run.output()?;
-        Ok((output.text() + &output.stderr, output.success()))
+        Ok((output.text() + &without_reflector_log(&output.stderr), output.success()))
     }
+}
+
+/// Removes the log lines of client-go's reflector. It warns of a watch that ends within a second without an event. How
+/// long the watch of a `kubectl wait --timeout=2s` lasts depends on the speed of the host.
+fn without_reflector_log(stderr: &str) -> String {
+    stderr.split_inclusive('\n').filter(|line| !line.contains(" reflector.go:")).collect()
 }
 
 /// Whether a line begins a new command or file.
@@ -201,7 +208,7 @@ pub(super) fn words(line: &str) -> Outcome<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{matches, words};
+    use super::{matches, without_reflector_log, words};
 
     #[test]
     fn transcript_lines_match_with_wildcards_and_optional_lines() {
@@ -224,6 +231,15 @@ mod tests {
         check("", "more", false);
         check("pod \"a\" deleted…", "pod \"a\" deleted from default namespace", true);
         check("IP:", "IP:   ", true);
+    }
+
+    #[test]
+    fn reflector_log_is_removed_from_standard_error() {
+        let check = |stderr: &str, expected: &str| assert_eq!(without_reflector_log(stderr), expected, "{stderr}");
+        let warning = "W0105 08:00:00.000000   17 reflector.go:492] watch ended with: very short watch\n";
+        check("error: timed out\n", "error: timed out\n");
+        check(&format!("{warning}error: timed out\n"), "error: timed out\n");
+        check(&format!("Warning: a\n{warning}"), "Warning: a\n");
     }
 
     #[test]

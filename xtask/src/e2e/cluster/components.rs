@@ -19,9 +19,9 @@ const READY_INTERVAL: Duration = Duration::from_millis(100);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// The network of cluster addresses.
 const SERVICE_RANGE: &str = "10.96.0.0/16";
-/// Seconds after which the controller manager marks a silent node as unhealthy. Kubelets renew their leases every ten
-/// seconds, so a shorter time would mark healthy nodes.
-const NODE_GRACE: &str = "--node-monitor-grace-period=25s";
+/// The time after which the controller manager marks a silent node as unhealthy. Kubelets renew their leases every ten
+/// seconds, and later on a slow host, so a shorter time would mark healthy nodes.
+const NODE_GRACE: &str = "--node-monitor-grace-period=60s";
 
 /// The program that serves the API, and its store.
 #[derive(Clone)]
@@ -260,9 +260,10 @@ impl Launcher {
                 format!("--cert-dir={}", self.dir.join(format!("{name}-certificates")).display()),
                 "--bind-address=127.0.0.1".to_owned(),
                 "--leader-elect=true".to_owned(),
-                "--leader-elect-lease-duration=8s".to_owned(),
-                "--leader-elect-renew-deadline=6s".to_owned(),
-                "--leader-elect-retry-period=1s".to_owned(),
+                // A leader ends its process after the renew deadline. A slow host must restart the server within it.
+                "--leader-elect-lease-duration=30s".to_owned(),
+                "--leader-elect-renew-deadline=20s".to_owned(),
+                "--leader-elect-retry-period=2s".to_owned(),
             ]))
     }
 

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The time limit until a standby replaces a killed leader.
-const FAILOVER_LIMIT: Duration = Duration::from_secs(60);
+const FAILOVER_LIMIT: Duration = Duration::from_secs(180);
 /// The number of updated pods after which the server is killed.
 const UPDATED_BEFORE_RESTART: u64 = 5;
 const MANAGER_LEASE: &str = "lease kube-controller-manager -n kube-system";
