@@ -484,9 +484,9 @@ mod tests {
     #[tokio::test]
     async fn offloaded_work_ends_at_its_deadline_and_when_its_request_is_dropped() {
         let compute = Compute::with_slots(1);
-        // The fuel would be used up only after 20 s.
+        // The fuel would be used up only after 200 s.
         let spin = || async {
-            while fuel::charge(OFFLOADED_UNITS_MAX / 20_000) {
+            while fuel::charge(OFFLOADED_UNITS_MAX / 200_000) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err::<(), _>(())
@@ -499,7 +499,8 @@ mod tests {
         assert!(dropped.is_err());
         let next = compute.run("a", later(), Turn::First, async { Ok::<_, ()>(()) });
         assert_eq!(tokio::time::timeout(LONG, next).await.expect("the slot came back"), Ok(Ok(())));
-        assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());
+        // Work that is not canceled ends at its own deadline, after `LONG`.
+        assert!(begun.elapsed() < LONG * 2 / 3, "it took {:?}", begun.elapsed());
     }
 
     #[tokio::test]

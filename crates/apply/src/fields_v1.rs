@@ -347,16 +347,24 @@ mod tests {
             let read = FieldsSeed::whole(&Room::new()).deserialize(&mut serde_json::Deserializer::from_str(text));
             read.map(|(set, _)| set.unwrap_or_default())
         };
-        let start = std::time::Instant::now();
-        let sets = [
-            streamed(&up),
-            streamed(&down),
-            Ok(Set::from_fields(&serde_json::from_str(&down).unwrap(), &Room::new()).unwrap()),
-        ];
-        let took = start.elapsed();
-        assert!(took < std::time::Duration::from_secs(60), "took {took:?}");
-        let [up, down, whole] = sets.map(Result::unwrap);
-        assert!(up == down && up == whole && up.len() == 300_000);
+        let timed = |decode: &dyn Fn() -> Set| {
+            let start = std::time::Instant::now();
+            let set = decode();
+            (set, start.elapsed())
+        };
+        let (sorted, short) = timed(&|| streamed(&up).unwrap());
+        assert_eq!(sorted.len(), 300_000);
+        let check = |decode: &dyn Fn() -> Set| {
+            // A stall of the machine can spoil one measurement, but hardly three.
+            let is_fast = (0..3).any(|_| {
+                let (set, took) = timed(decode);
+                assert!(set == sorted, "the order of the fields changes the set");
+                took < 10 * short
+            });
+            assert!(is_fast, "the order of the fields changes the cost; in order, {short:?} are needed");
+        };
+        check(&|| streamed(&down).unwrap());
+        check(&|| Set::from_fields(&serde_json::from_str(&down).unwrap(), &Room::new()).unwrap());
         for twice in [r#"{"f:b":{},"f:a":{},"f:a":{}}"#, r#"{"f:b":{},"f:a":{},"f:b":{}}"#] {
             assert!(streamed(twice).is_err(), "{twice}");
         }

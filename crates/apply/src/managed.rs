@@ -651,15 +651,22 @@ mod tests {
 
     #[test]
     fn merging_many_update_entries_copies_a_large_entry_few_times() {
-        let large = updater("a", 0, (0..50_000).map(|at| format!("x{at:06}")));
-        let small = (1..20_000).map(|at| updater(&format!("b{at:06}"), at, ["f".to_owned()]));
-        let mut managed: Managed = std::iter::once(large).chain(small).collect();
-        let start = std::time::Instant::now();
-        cap(&mut managed);
-        let took = start.elapsed();
-        assert!(took < std::time::Duration::from_secs(20), "took {took:?}");
-        let ancient = &managed[&Manager::new(ANCIENT_CHANGES, Operation::Update, "v1", "")];
-        assert_eq!((managed.len(), ancient.fields.len()), (UPDATE_MANAGERS_MAX, 50_001));
+        let time_with = |fields: usize| {
+            let large = updater("a", 0, (0..fields).map(|at| format!("x{at:06}")));
+            let small = (1..20_000).map(|at| updater(&format!("b{at:06}"), at, ["f".to_owned()]));
+            let mut managed: Managed = std::iter::once(large).chain(small).collect();
+            let start = std::time::Instant::now();
+            cap(&mut managed);
+            let took = start.elapsed();
+            let ancient = &managed[&Manager::new(ANCIENT_CHANGES, Operation::Update, "v1", "")];
+            assert_eq!((managed.len(), ancient.fields.len()), (UPDATE_MANAGERS_MAX, fields + 1));
+            took
+        };
+        let short = time_with(1);
+        // A copy for each small entry would take 100 times as long. A stall of the machine can spoil one measurement,
+        // but hardly three.
+        let is_fast = (0..3).any(|_| time_with(50_000) < 10 * short);
+        assert!(is_fast, "a large entry is copied for each small entry; without a large entry, {short:?} are needed");
     }
 
     #[test]

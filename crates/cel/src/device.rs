@@ -75,10 +75,9 @@ mod tests {
     }
 
     #[test]
-    fn too_costly_nested_loops_are_rejected_at_compile_time() {
-        let nested = (0..16).fold("1".to_owned(), |inner, at| format!("[1].map(v{at}, {inner})")) + " == 1";
-        let started = std::time::Instant::now();
-        let _ = check_device_selector(&nested);
-        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{nested}");
+    fn twenty_nested_loops_are_checked_within_the_limit_of_type_checks() {
+        // If each loop checked its body twice, the inner nodes would be visited 2^20 times, which is above
+        // `TYPE_CHECKS_MAX`.
+        check(&format!("{}1{}.size() == 1", "[1].map(a, ".repeat(20), ")".repeat(20)), "");
     }
 }

@@ -133,7 +133,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(20), labeled).await.expect("the Secret gets the label");
+            tokio::time::timeout(Duration::from_secs(60), labeled).await.expect("the Secret gets the label");
         };
         report("s", &uid, "2026-11-30");
         wait_for("2026-11-30").await;

@@ -619,7 +619,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the controller does its work");
+            tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the controller does its work");
         }
     }
 

@@ -19,8 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const KEEP_ALIVE: Settings = Settings {
     stream_window_bytes: 1 << 20,
     keep_alive_interval: Duration::from_millis(100),
-    keep_alive_timeout: Duration::from_secs(1),
+    keep_alive_timeout: Duration::from_secs(30),
 };
+
+/// The settings for a server that does not answer pings.
+const SHORT_KEEP_ALIVE: Settings = Settings { keep_alive_timeout: Duration::from_secs(1), ..KEEP_ALIVE };
 
 /// The message of each response.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -44,8 +47,13 @@ impl Drop for Server {
 
 impl Server {
     async fn start() -> Self {
+        Self::start_for(KEEP_ALIVE).await
+    }
+
+    /// Starts a server for a client with these settings.
+    async fn start_for(settings: Settings) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let channel = channel(&listener);
+        let channel = channel(&listener, settings);
         let accepted = Arc::new(AtomicUsize::new(0));
         let count = accepted.clone();
         let task = tokio::spawn(async move {
@@ -94,9 +102,9 @@ impl Server {
     }
 }
 
-fn channel(listener: &TcpListener) -> Channel {
+fn channel(listener: &TcpListener, settings: Settings) -> Channel {
     let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
-    Channel::new(Connector::new(authority, None, PATIENCE), KEEP_ALIVE)
+    Channel::new(Connector::new(authority, None, PATIENCE), settings)
 }
 
 fn response(count: i64) -> Answer {
@@ -217,7 +225,7 @@ async fn calls_at_the_same_time_share_one_connection_and_one_failure() {
     assert_eq!(server.accepted.load(Ordering::SeqCst), 1);
 
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let channel = channel(&closed);
+    let channel = channel(&closed, KEEP_ALIVE);
     drop(closed);
     let request = String::new();
     let call = || channel.unary::<Answer>("/ok", &request, &[]);
@@ -239,7 +247,7 @@ async fn call_after_the_end_of_a_connection_opens_another_one() {
 
 #[tokio::test]
 async fn call_ends_if_the_server_answers_no_ping() {
-    let server = Server::start().await;
+    let server = Server::start_for(SHORT_KEEP_ALIVE).await;
     let status = server.call("/freeze").await.unwrap_err();
     assert!(!status.unsent, "the server may have processed the request");
     assert_eq!(server.call("/ok").await, Ok(response(7)));
@@ -248,7 +256,7 @@ async fn call_ends_if_the_server_answers_no_ping() {
 
 #[tokio::test]
 async fn connection_without_a_call_sends_no_ping() {
-    let server = Server::start().await;
+    let server = Server::start_for(SHORT_KEEP_ALIVE).await;
     assert_eq!(server.call("/pause").await, Ok(response(7)));
     // The server answers no ping for a longer time than pings are waited for.
     tokio::time::sleep(Duration::from_millis(1_700)).await;

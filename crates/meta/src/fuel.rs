@@ -260,12 +260,13 @@ mod tests {
 
     #[test]
     fn timed_work_is_charged_for_its_duration() {
-        let mut tank = Tank::new(1_000);
         let spin = |time: Duration| {
             let begun = Instant::now();
             while begun.elapsed() < time {}
         };
-        assert!(tank.run(|| timed(|| spin(UNIT))).is_some());
-        assert!(tank.run(|| timed(|| spin(UNIT * 2_000))).is_none());
+        let run = |time: Duration| Tank::new(1_000).run(|| timed(|| spin(time))).is_some();
+        // A pause of the thread is charged as well, so one of 100 runs must suffice.
+        assert!((0..100).any(|_| run(UNIT)));
+        assert!(!run(UNIT * 2_000));
     }
 }

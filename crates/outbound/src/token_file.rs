@@ -144,7 +144,9 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), stored).await.expect("the token is stored");
+        // The next regular read is due after 50 s. It must not hide a lost token.
+        let limit = REREAD_AFTER - Duration::from_secs(10);
+        tokio::time::timeout(limit, stored).await.expect("the token is stored");
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ use listwatch_storage::{KeyValue, ListPage, ListQuery, Storage, StoreEvent, Watc
 pub use model::{Op, check_model, operations};
 
 /// The time limit for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]

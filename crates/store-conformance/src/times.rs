@@ -12,12 +12,12 @@ super::case_table! {
     key_expires_after_its_ttl: "a key with a TTL is removed, never early and at most a bounded time late; a write without a TTL keeps the key",
 }
 
-/// The TTL of keys, which is long enough for stores that count in seconds.
-const TTL: Duration = Duration::from_secs(2);
+/// The TTL of keys. Several writes of a busy store must fit into it.
+const TTL: Duration = Duration::from_secs(6);
 
-/// The longest tick of a store: etcd checks for expired leases twice a second, and its members need
-/// time to agree.
-const TICK: Duration = Duration::from_secs(8);
+/// The longest tick of a store, plus the time of the case's own writes. etcd checks for expired leases twice a second,
+/// and its members need time to agree. On a busy machine, all of this is slow.
+const TICK: Duration = Duration::from_secs(30);
 
 async fn key_expires_after_its_ttl(subject: Subject) -> Verdict {
     let start = subject.now().await?;

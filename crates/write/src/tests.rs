@@ -9,7 +9,7 @@ mod cases;
 mod certificates;
 mod decoded_values;
 mod deletes;
-mod hostile;
+pub(crate) mod hostile;
 mod mutations;
 mod ownership;
 mod patches;

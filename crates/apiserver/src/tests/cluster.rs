@@ -110,11 +110,11 @@ async fn draining_server_rejects_new_requests_and_finishes_running_requests() {
     assert_eq!(rejected.headers()[RETRY_AFTER], "5");
     assert_eq!(get(&server, "/readyz").await.0, 500);
     assert_eq!(get(&server, "/livez").await.0, 200);
-    let ended = tokio::time::timeout(Duration::from_secs(10), watch.into_body().collect()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), watch.into_body().collect()).await;
     ended.expect("the watch ends").expect("the watch ends cleanly");
     assert!(!drain.is_finished(), "a request is still running");
     drop(running);
-    tokio::time::timeout(Duration::from_secs(10), drain).await.expect("the drain ends").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), drain).await.expect("the drain ends").unwrap();
 }
 
 #[tokio::test]

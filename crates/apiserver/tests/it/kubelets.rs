@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 const POD: &str = "/api/v1/namespaces/default/pods/p";
 /// The time limit of every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -488,7 +488,7 @@ async fn pod_and_service_proxies_forward_to_a_pod_of_the_namespace() {
             assert_eq!(get(&server, &format!("{of_service}/")).await, (200, format!("GET / {of_service}/ 0")));
         }
     }
-    let closed = std::net::TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+    let closed = listwatch_test_ports::free_port().unwrap();
     let down = get(&server, &format!("/api/v1/namespaces/default/pods/p:{closed}/proxy/")).await;
     let text = format!("error trying to reach service: dial tcp {ip}:{closed}: connect: connection refused");
     assert_eq!(down, (503, text));

@@ -18,7 +18,7 @@ const TOKEN: &str = "a-token-of-the-test";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 /// The number of attempts to call a webhook, 20 ms apart. After them, it counts as not called.
-const ATTEMPTS: u32 = 1_000;
+const ATTEMPTS: u32 = 3_000;
 
 /// Records the last user of each path that is not of a resource, and leaves the decision to other authorizers.
 #[derive(Clone, Default)]
@@ -87,7 +87,7 @@ fn webhook(name: &str, client: Value) -> Value {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 5,
+        "timeoutSeconds": 30,
     })
 }
 

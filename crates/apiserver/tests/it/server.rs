@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// The time limit of every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct World {
     server: ApiServer,
@@ -360,7 +360,7 @@ async fn long_list_and_watch_are_complete_over_http2_with_tls() {
         let answer = sender.clone().send_request(request.body(Empty::<bytes::Bytes>::new()).expect("a request"));
         tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("an answer").into_body()
     };
-    let watch = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=2";
+    let watch = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=10";
     let bodies = [
         get("/api/v1/namespaces/default/configmaps").await,
         get(watch).await,

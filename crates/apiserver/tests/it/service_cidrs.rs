@@ -53,7 +53,7 @@ async fn wait_for(server: &ApiServer, path: &str, is: impl Fn(u16, &Value) -> bo
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the controllers do their work");
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the controllers do their work");
 }
 
 fn has_ready(cidr: &Value, status: &str) -> bool {

@@ -437,7 +437,7 @@ async fn webhook_may_call_the_server_during_its_call() {
     let server = server.get().unwrap();
     let path = format!("POST {CONFIG_MAPS}");
     let outer = send(server, &path, json!({"metadata": {"name": "outer"}}));
-    let (code, answer, _) = tokio::time::timeout(Duration::from_secs(20), outer).await.expect("a deadlock");
+    let (code, answer, _) = tokio::time::timeout(Duration::from_secs(60), outer).await.expect("a deadlock");
     assert_eq!(code, 201, "{answer}");
     assert_eq!(send(server, &format!("GET {CONFIG_MAPS}/inner"), Value::Null).await.0, 200);
 }
@@ -562,7 +562,7 @@ async fn webhook_that_needs_a_server_does_not_keep_it_from_starting() {
         let (stored, _) = storage.get(&key).await.unwrap();
         storage.delete(&key, stored.expect("a default role").modified).await.unwrap();
     }
-    let second = tokio::time::timeout(Duration::from_secs(20), start()).await.expect("the server starts").unwrap();
+    let second = tokio::time::timeout(Duration::from_secs(60), start()).await.expect("the server starts").unwrap();
     let (code, view, _) = send(&second, "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/view", Value::Null).await;
     assert_eq!(code, 200, "{view}");
     let role = json!({"metadata": {"name": "r"}, "rules": []});

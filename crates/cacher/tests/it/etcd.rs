@@ -30,7 +30,10 @@ async fn start() -> Option<(Member, Arc<Etcd3>)> {
         return None;
     };
     let member = Member::start_one(&binary, &[]);
-    let store = Etcd3::connect(Etcd3Options::new([&*member.url])).await.expect("etcd answers");
+    // A started etcd accepts connections before it answers requests.
+    let mut options = Etcd3Options::new([&*member.url]);
+    options.dial_timeout = PATIENCE;
+    let store = Etcd3::connect(options).await.expect("etcd answers");
     Some((member, store))
 }
 

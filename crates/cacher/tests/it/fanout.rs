@@ -11,6 +11,9 @@ const WATCHERS: usize = 1_000;
 const UPDATES: usize = 1_000;
 const WRITERS: usize = 4;
 
+/// The history outlasts the test on a slow machine, so that no watcher expires.
+const HISTORY_AGE: Duration = Duration::from_secs(3600);
+
 async fn write(store: &MemoryStorage, writer: usize, updates: usize) {
     let key = key(&format!("a/w{writer}"));
     let value = format!(r#"{{"metadata":{{"name":"w{writer}"}}}}"#);
@@ -43,7 +46,8 @@ async fn thousand_watchers_see_thousand_updates_in_one_order() {
     let store = MemoryStorage::new();
     let first = store.current_revision().await.unwrap().get();
     let last = first + UPDATES as u64;
-    let cacher = Cacher::start(store.clone(), config(Limits { watcher_queue_events_max: 32, ..quiet() }));
+    let limits = Limits { history_age: HISTORY_AGE, watcher_queue_events_max: 32, ..quiet() };
+    let cacher = Cacher::start(store.clone(), config(limits));
     cacher.wait_ready().await.unwrap();
     let rv = format!("rv={first}");
     let mut readers = Vec::new();
@@ -80,7 +84,8 @@ async fn thousand_watchers_see_thousand_updates_in_one_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn initial_state_during_writes_has_no_gap_and_no_overlap() {
     let store = MemoryStorage::new();
-    let cacher = Cacher::start(store.clone(), config(Limits { watcher_queue_events_max: 4, ..quiet() }));
+    let limits = Limits { history_age: HISTORY_AGE, watcher_queue_events_max: 4, ..quiet() };
+    let cacher = Cacher::start(store.clone(), config(limits));
     let writer = {
         let store = store.clone();
         tokio::spawn(async move {

@@ -109,11 +109,10 @@ impl Pods {
     }
 
     /// Serves until the handle is aborted, which also cuts every connection.
-    async fn serve(self: &Arc<Self>, address: SocketAddr, tls: TlsAcceptor) -> (SocketAddr, JoinHandle<()>) {
+    async fn serve(self: &Arc<Self>, address: SocketAddr, tls: TlsAcceptor) -> JoinHandle<()> {
         let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
         let pods = self.clone();
-        let serving = tokio::spawn(async move {
+        tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (pods, tls) = (pods.clone(), tls.clone());
@@ -127,9 +126,13 @@ impl Pods {
                         auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
                 });
             }
-        });
-        (address, serving)
+        })
     }
+}
+
+/// An address that nobody else uses while a server restarts.
+fn free_address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], listwatch_test_ports::free_port().unwrap()))
 }
 
 fn authorized(headers: &HeaderMap) -> bool {
@@ -187,8 +190,8 @@ async fn changes<L: listwatch_client::ListWatch>(reflection: &mut Reflection<L>)
 async fn survives_a_restart(protocols: &[&[u8]], expected: http::Version) {
     let certified = certify(protocols);
     let pods = Pods::new();
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let (address, serving) = pods.serve(any, certified.acceptor.clone()).await;
+    let address = free_address();
+    let serving = pods.serve(address, certified.acceptor.clone()).await;
     let client = client(address, Some(&certified.authority), TOKEN);
     let resource = client.discover("po").await.unwrap();
     assert_eq!(resource.kind, "Pod");
@@ -206,7 +209,7 @@ async fn survives_a_restart(protocols: &[&[u8]], expected: http::Version) {
     serving.abort();
     let _ = serving.await;
     pods.append("DELETED", "b");
-    let (_, serving) = pods.serve(address, certified.acceptor.clone()).await;
+    let serving = pods.serve(address, certified.acceptor.clone()).await;
     assert_eq!(changes(&mut reflection).await, ["-b"], "exactly the changes in the gap are reported");
     pods.append("ADDED", "c");
     assert_eq!(changes(&mut reflection).await, ["+c"]);
@@ -234,7 +237,8 @@ async fn watch_survives_server_restart_over_http_1() {
 async fn failed_connection_names_its_reason() {
     let certified = certify(&[b"h2"]);
     let pods = Pods::new();
-    let (address, serving) = pods.serve("127.0.0.1:0".parse().unwrap(), certified.acceptor.clone()).await;
+    let address = free_address();
+    let serving = pods.serve(address, certified.acceptor.clone()).await;
 
     let unknown = client(address, Some(&certified.authority), TOKEN).discover("crontabs").await.unwrap_err();
     let DiscoverError::Unknown { silent, .. } = &unknown else { panic!("{unknown}") };

@@ -19,7 +19,7 @@ use crate::value::matcher;
 use crate::value::{compare_resource_versions, excerpt};
 
 /// The time limit for the head of a watch's response.
-const HEAD_WAIT: Duration = Duration::from_secs(15);
+const HEAD_WAIT: Duration = Duration::from_secs(30);
 /// The number of bytes of an event that a failure shows.
 const SHOWN_BYTES: usize = 600;
 
@@ -67,7 +67,8 @@ impl Context {
         let deadline = Instant::now() + HEAD_WAIT;
         loop {
             let response = timeout_at(deadline, self.session.open(outgoing, version(request.via))).await;
-            let response = response.map_err(|_| Stop::failed("no head of a response within 15 s"))??;
+            let late = || format!("no head of a response within {} s", HEAD_WAIT.as_secs());
+            let response = response.map_err(|_| Stop::failed(late()))??;
             let expects = |code: u16| request.expect.iter().any(|one| one.any_status || one.status.contains(&code));
             if response.status == 429 && !expects(429) && Instant::now() < deadline {
                 tokio::time::sleep(Duration::from_millis(200)).await;

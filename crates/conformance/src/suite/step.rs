@@ -12,7 +12,7 @@ use crate::value::path::Path;
 const REPEAT_MAX: u64 = 10_000;
 
 /// The default deadline of a step.
-pub(crate) const STEP_WAIT: Duration = Duration::from_secs(15);
+pub(crate) const STEP_WAIT: Duration = Duration::from_secs(30);
 
 /// One step.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use listwatch_meta::Revision;
 use listwatch_storage::Storage;
 
 /// The time limit for a port to become free again.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server over a store that survives restarts of the server.
 pub(crate) struct World {

@@ -243,25 +243,35 @@ mod tests {
     #[test]
     fn registry_change_costs_one_lookup_per_directory_of_unreadable_keys() {
         let registries = [Arc::new(Registry::builtin()), Arc::new(Registry::builtin()), Arc::new(Registry::default())];
-        let mut unreadable = Unreadable::default();
-        for number in 0..20_000 {
-            let key = Key::from_path(&format!("/pods/ns-{}/x-{number}", number % 10)).unwrap();
-            unreadable.handle_unreadable(&registries[0], &key);
-        }
-        unreadable.handle_unreadable(&registries[0], &Key::from_path("/minions/n").unwrap());
-        let begun = std::time::Instant::now();
-        for _ in 0..300 {
-            for (registry, blocked) in registries.iter().zip([true, true, false]) {
-                unreadable.handle_registry(registry);
-                let covered = (unreadable.blocked().covers("pods"), unreadable.blocked().covers("minions"));
-                assert_eq!(covered, (blocked, blocked));
+        let pod = |number: usize| Key::from_path(&format!("/pods/ns-{}/x-{number}", number % 10)).unwrap();
+        // The shortest of many rounds excludes other load on the machine.
+        let shortest_round = |unreadable: &mut Unreadable| {
+            let mut shortest = std::time::Duration::MAX;
+            for _ in 0..300 {
+                let begun = std::time::Instant::now();
+                for (registry, blocked) in registries.iter().zip([true, true, false]) {
+                    unreadable.handle_registry(registry);
+                    let covered = (unreadable.blocked().covers("pods"), unreadable.blocked().covers("minions"));
+                    assert_eq!(covered, (blocked, blocked));
+                }
+                shortest = shortest.min(begun.elapsed());
             }
+            shortest
+        };
+        let mut unreadable = Unreadable::default();
+        unreadable.handle_unreadable(&registries[0], &Key::from_path("/minions/n").unwrap());
+        for number in 0..10 {
+            unreadable.handle_unreadable(&registries[0], &pod(number));
         }
-        // A lookup for each pair of key and resource would take 18 million steps.
-        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "it took {:?}", begun.elapsed());
+        let with_few = shortest_round(&mut unreadable);
+        for number in 10..20_000 {
+            unreadable.handle_unreadable(&registries[0], &pod(number));
+        }
+        let with_many = shortest_round(&mut unreadable);
+        // A lookup for each key would take hundreds of times as long, because the directories are the same.
+        assert!(with_many < 10 * with_few, "it took {with_many:?} with 20,000 keys, and {with_few:?} with 11");
         for number in 0..20_000 {
-            let key = Key::from_path(&format!("/pods/ns-{}/x-{number}", number % 10)).unwrap();
-            unreadable.handle_readable(&key);
+            unreadable.handle_readable(&pod(number));
         }
         unreadable.handle_readable(&Key::from_path("/minions/n").unwrap());
         assert!(unreadable.directories.is_empty() && unreadable.problem().is_none());

@@ -110,7 +110,7 @@ impl World {
                 watch.next().await.expect("the store is open");
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the namespace loop came to nothing");
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("the namespace loop came to nothing");
     }
 }
 
@@ -271,7 +271,7 @@ async fn namespace_controller_skips_kinds_with_unreadable_values() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("no problem is reported");
+    tokio::time::timeout(Duration::from_secs(60), problem).await.expect("no problem is reported");
     let problem = world.writer.backend().problems().text().unwrap();
     assert!(problem.starts_with("namespaces: cannot empty 1 of them, the first is n: "), "{problem}");
 
@@ -296,7 +296,7 @@ async fn unreadable_namespace_stops_the_namespace_controller_and_is_kept() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), problem).await.expect("no problem is reported");
+    tokio::time::timeout(Duration::from_secs(60), problem).await.expect("no problem is reported");
     let problem = world.writer.backend().problems().text().unwrap();
     assert!(problem.starts_with("namespaces: none is emptied: failed to read one or more namespaces"), "{problem}");
     storage.update(&key, damaged, found.value, None).await.unwrap();

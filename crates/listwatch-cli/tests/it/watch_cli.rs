@@ -16,7 +16,7 @@ use listwatch_storage::{MemoryStorage, Storage};
 use serde_json::{Value, json};
 
 /// The time limit of every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server and a store that survives restarts of the server.
 struct World {

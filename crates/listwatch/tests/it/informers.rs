@@ -15,25 +15,25 @@ use listwatch::apiserver::{ApiServer, Serving};
 use listwatch::meta::Key;
 use listwatch::storage::{MemoryStorage, Storage};
 
-async fn serve(storage: &Arc<dyn Storage>, port: u16) -> (ApiServer, Serving, u16) {
+async fn serve(storage: &Arc<dyn Storage>, port: u16) -> (ApiServer, Serving) {
     let server = ApiServer::builder().storage(storage.clone()).build().await.expect("a server");
     let begun = Instant::now();
     let listener = loop {
         match TcpListener::bind(("127.0.0.1", port)) {
             Ok(listener) => break listener,
-            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "the port is not free again: {error}"),
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "the port is not free again: {error}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let port = listener.local_addr().expect("an address").port();
     let serving = server.serve_plain(listener).expect("serving");
-    (server, serving, port)
+    (server, serving)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_handler_converges_after_restarts_and_compaction() {
     let storage: Arc<dyn Storage> = MemoryStorage::new();
-    let (server, serving, port) = serve(&storage, 0).await;
+    let port = listwatch_test_ports::free_port().expect("a free port");
+    let (server, serving) = serve(&storage, port).await;
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = folder.path().join("kubeconfig");
     let text = format!(
@@ -51,7 +51,7 @@ async fn every_handler_converges_after_restarts_and_compaction() {
         r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"meanwhile","namespace":"default","uid":"m"}}"#;
     let at = storage.create(&key, meanwhile.into(), None).await.expect("created");
     storage.compact(at).await.expect("compacted");
-    let (_server, _serving, _) = serve(&storage, port).await;
+    let (_server, _serving) = serve(&storage, port).await;
     let told = soak.await.expect("no panic").expect("no promise broken");
     println!("{told}");
 }

@@ -15,7 +15,7 @@ use listwatch_proxy::{Destination, IncompleteBody, Limits, Proxy, ProxyErrorKind
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::backend::{Backend, get, read_header, short};
+use crate::backend::{Backend, MOMENT, get, read_header};
 
 const ASK: &str = "POST /exec?command=sh HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: SPDY/3.1\r\n\
                    x-stream-protocol-version: v4.channel.k8s.io\r\ncontent-length: 0\r\n\r\n";
@@ -104,7 +104,7 @@ async fn half_closed_upgrade_ends_after_the_half_closed_timeout() {
         std::future::pending::<()>().await;
     })
     .await;
-    let address = server(Proxy::new(short()), &backend).await;
+    let address = server(Proxy::new(Limits { half_closed_timeout: MOMENT, ..Limits::default() }), &backend).await;
     let (mut stream, header) = ask(address).await;
     assert!(header.starts_with("HTTP/1.1 101"), "{header}");
     stream.shutdown().await.unwrap();
@@ -146,7 +146,9 @@ async fn slow_body_of_a_rejected_upgrade_is_cut_off_after_its_timeout() {
         std::future::pending::<()>().await;
     })
     .await;
-    let address = server(Proxy::new(short()), &backend).await;
+    // The first byte of the body must be copied within this time, also on a slow machine.
+    let limits = Limits { refusal_timeout: Duration::from_secs(5), ..Limits::default() };
+    let address = server(Proxy::new(limits), &backend).await;
     let (mut stream, header) = ask(address).await;
     assert!(header.starts_with("HTTP/1.1 500"), "{header}");
     assert_eq!(rest(&mut stream).await, "a");
@@ -170,7 +172,7 @@ async fn upgrade_without_a_response_fails_after_the_header_timeout() {
         std::future::pending::<()>().await;
     })
     .await;
-    let address = server(Proxy::new(short()), &backend).await;
+    let address = server(Proxy::new(Limits { header_timeout: MOMENT, ..Limits::default() }), &backend).await;
     let (_, header) = ask(address).await;
     assert!(header.starts_with("HTTP/1.1 503"), "{header}");
 }
@@ -190,7 +192,7 @@ async fn upgrade_over_the_limit_is_rejected_until_a_slot_is_free() {
     let (_, header) = ask(address).await;
     assert!(header.starts_with("HTTP/1.1 429"), "{header}");
     drop(first);
-    for _ in 0..200 {
+    for _ in 0..6_000 {
         let (_, header) = ask(address).await;
         if header.starts_with("HTTP/1.1 101") {
             return;

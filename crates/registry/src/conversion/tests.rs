@@ -108,8 +108,11 @@ async fn conversion_from_or_to_an_unknown_version_fails_without_a_call() {
     assert_eq!(text, "no supported conversion review versions");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn concurrent_conversion_calls_are_bounded_and_end_at_the_deadline() {
+    // Long enough for a slow machine to start every task, and shorter than the timeout of a call. The paused clock of
+    // the runtime passes this time at once.
+    let time_left = Duration::from_secs(25);
     let callers = Arc::<ConversionCallers>::default();
     let running = Arc::<AtomicUsize>::default();
     let most = Arc::<AtomicUsize>::default();
@@ -120,7 +123,7 @@ async fn concurrent_conversion_calls_are_bounded_and_end_at_the_deadline() {
     };
     callers.set_handler("widgets.example.com", Arc::new(hang));
     let converter = Arc::new(Converter::new(&definition(), &callers).unwrap());
-    let deadline = Instant::now() + Duration::from_millis(200);
+    let (begun, deadline) = (tokio::time::Instant::now(), Instant::now() + time_left);
     let tasks: Vec<_> = (0..CALLS_MAX + 20)
         .map(|_| {
             let converter = Arc::clone(&converter);
@@ -133,6 +136,7 @@ async fn concurrent_conversion_calls_are_bounded_and_end_at_the_deadline() {
         let error = task.await.unwrap().unwrap_err().to_string();
         assert_eq!(error, "conversion webhook for example.com/v1, Kind=Widget failed: context deadline exceeded");
     }
+    assert!(begun.elapsed() < time_left + Duration::from_secs(1), "a call ends after the deadline");
     assert_eq!(most.load(Ordering::SeqCst), CALLS_MAX);
 }
 

@@ -28,7 +28,7 @@ const KEYS_PER_WRITER: usize = 3;
 const PATIENCE: usize = 2000;
 
 /// The number of reads, two milliseconds apart, after which an expired key must be removed.
-const EXPIRY_PATIENCE: usize = 500;
+const EXPIRY_PATIENCE: usize = 5000;
 
 /// A wall clock that nobody sets while the tests run: a reopened store reads the deadlines of its predecessor on it.
 fn undisturbed_wall_clock() -> SystemTime {

@@ -13,7 +13,7 @@ use listwatch_webhook_admission::{HttpsCaller, RESPONSE_BYTES_MAX, WebhookAnswer
 use listwatch_webhooks::Webhook;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
 
 /// The service `ns/hook` with the cluster address `127.0.0.1`, the headless service `ns/headless`, and one endpoint of
@@ -227,7 +227,10 @@ async fn call_of_an_unreachable_webhook_fails_with_the_error_text_of_go() {
     let server = Server::start(ok("{}"), true).await;
     let plain = Server::start(Vec::new(), false).await;
     let silent = Server::start(Vec::new(), true).await;
-    let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    // The socket does not listen, and keeps its port from others.
+    let unreachable = TcpSocket::new_v4().unwrap();
+    unreachable.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refused = unreachable.local_addr().unwrap().port();
     let caller = endpoint_caller(None);
     let bundle = |server: &Server| STANDARD.encode(&server.ca);
     let url = |port: u16| format!("https://localhost:{port}");

@@ -16,6 +16,7 @@ use listwatch_registry::{Registry, Resource};
 use listwatch_validation::{Errors, Object, metadata};
 
 use super::World;
+use super::hostile::in_time;
 use crate::request::WriteBody;
 
 const CASES: [(&str, &str); 11] = [
@@ -185,9 +186,8 @@ fn object_at_a_limit_is_accepted_and_object_above_it_is_rejected() {
 
 /// A rule with quadratic time would take minutes for these objects.
 #[test]
-fn objects_with_20_000_equal_items_are_rejected_within_20_seconds() {
+fn objects_with_20_000_equal_items_are_rejected_in_time() {
     let registry = Registry::builtin();
-    let started = std::time::Instant::now();
     for (resource, member, item) in [
         ("storage.k8s.io/v1/storageclasses", "/allowedTopologies", json!({})),
         ("/v1/resourcequotas", "/spec/scopes", json!("BestEffort")),
@@ -204,10 +204,10 @@ fn objects_with_20_000_equal_items_are_rejected_within_20_seconds() {
         object["spec"]["hard"] = hard.into();
         let (parent, name) = member.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[name] = Value::from(vec![item; 20_000]);
-        let said = judge(&registry, &json!({"resource": resource, "object": object}));
+        let case = json!({"resource": resource, "object": object});
+        let said = in_time(&format!("{resource} {member}"), || judge(&registry, &case));
         assert!(!said.is_empty(), "{resource} {member} is accepted");
     }
-    assert!(started.elapsed() < std::time::Duration::from_secs(20), "took {:?}", started.elapsed());
 }
 
 #[test]

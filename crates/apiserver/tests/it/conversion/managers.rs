@@ -33,7 +33,7 @@ fn manager(name: &str, version: &str, fields: &[&str]) -> (String, String, Vec<S
     (name.to_owned(), format!("example.com/{version}"), fields.iter().map(|field| (*field).to_owned()).collect())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn applies_in_different_versions_conflict_on_the_converted_fields() {
     let world = Converter::default().world().await;
     let (code, applied) = apply(&world, V1, "one", &v1("a", "h:1")).await;
@@ -52,7 +52,7 @@ async fn applies_in_different_versions_conflict_on_the_converted_fields() {
     check(&world.get(&format!("{V1}/a")).await.1, "v1", json!({"hostPort": "h:2"}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn apply_in_a_new_version_gives_up_fields_applied_in_the_previous_version() {
     let world = Converter::default().world().await;
     let mut first = v2("a", "h", "1");
@@ -64,7 +64,7 @@ async fn apply_in_a_new_version_gives_up_fields_applied_in_the_previous_version(
     assert_eq!(managers(&second), [manager("one", "v1", &["f:hostPort"])]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn update_in_another_version_takes_over_the_converted_fields() {
     let world = Converter::default().world().await;
     apply(&world, V1, "one", &v1("a", "h:1")).await;
@@ -73,7 +73,7 @@ async fn update_in_another_version_takes_over_the_converted_fields() {
     assert_eq!(managers(&patched), [manager("two", "v2", &["f:port"])]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn apply_fails_and_changes_nothing_if_the_converter_fails() {
     let converter = Converter::default();
     let world = converter.world().await;

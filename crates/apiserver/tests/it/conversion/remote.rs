@@ -103,6 +103,7 @@ impl Webhook {
         defined["spec"]["conversion"]["webhook"]["clientConfig"] =
             json!({"url": self.url(), "caBundle": STANDARD.encode(&self.ca)});
         world.define(&defined).await;
+        world.serves("example.com/v2").await;
         world
     }
 }
@@ -192,7 +193,7 @@ async fn invalid_conversion_responses_return_upstreams_error_texts() {
 async fn unreachable_or_untrusted_conversion_webhook_fails_with_the_error_text_of_go() {
     let webhook = Webhook::start().await;
     let other = Webhook::start().await;
-    let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let refused = listwatch_test_ports::free_port().unwrap();
     for (url, ca, expected) in [
         (
             format!("https://127.0.0.1:{refused}/convert"),
@@ -214,6 +215,7 @@ async fn unreachable_or_untrusted_conversion_webhook_fails_with_the_error_text_o
         let mut defined = definition("v1");
         defined["spec"]["conversion"]["webhook"]["clientConfig"] = json!({"url": url, "caBundle": STANDARD.encode(ca)});
         world.define(&defined).await;
+        world.serves("example.com/v2").await;
         assert_eq!(world.post(V1, &v1("a", "h:1")).await.0, 201);
         let (code, status) = world.get(&format!("{V2}/a")).await;
         let text = format!("conversion webhook for example.com/v1, Kind=Widget failed: {expected}");

@@ -15,7 +15,7 @@ async fn stored(store: &MemoryStorage, name: &str) -> Value {
     serde_json::from_slice(&store.get(&key).await.unwrap().0.unwrap().value).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn storage_version_changes_while_objects_stay_readable() {
     let store = MemoryStorage::new();
     let converter = Converter::default();
@@ -61,7 +61,7 @@ async fn storage_version_changes_while_objects_stay_readable() {
     check(&world.get(&format!("{V2}/b")).await.1, "v2", json!({"host": "h", "port": "1"}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn namespace_is_removed_even_if_the_converter_fails() {
     let converter = Converter::default();
     let world = converter.world().await;
@@ -73,7 +73,7 @@ async fn namespace_is_removed_even_if_the_converter_fails() {
     world.gone("/api/v1/namespaces/n").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn definition_and_objects_are_deleted_even_if_the_converter_fails() {
     let converter = Converter::default();
     let world = converter.world().await;

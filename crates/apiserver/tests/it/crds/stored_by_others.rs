@@ -44,7 +44,7 @@ fn noxu(name: &str) -> Value {
         "spec": {"replicas": 1}})
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn object_of_an_old_definition_keeps_unknown_fields() {
     let (world, storage) = old_world().await;
     let path = format!("{NOXUS}/a");
@@ -70,7 +70,7 @@ async fn object_of_an_old_definition_keeps_unknown_fields() {
     assert_eq!(restarted.get(NOXUS).await.1["items"][0]["spec"], json!({"replicas": 1}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn object_of_an_old_definition_is_validated_but_has_no_unknown_fields() {
     let (world, _) = old_world().await;
     let strict = format!("{NOXUS}?fieldValidation=Strict");
@@ -87,7 +87,7 @@ async fn object_of_an_old_definition_is_validated_but_has_no_unknown_fields() {
     assert!(code == 422 && message.contains("TypeFooBar in body must be of type array"), "{refused}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn schema_of_an_old_definition_is_published_only_if_it_is_structural() {
     let (world, _) = old_world().await;
     let model = "com.example.mygroup.v1beta1.Noxu";
@@ -113,7 +113,7 @@ async fn schema_of_an_old_definition_is_published_only_if_it_is_structural() {
     assert_eq!((code, &created["spec"]), (201, &json!({"replicas": 1})), "unknown fields are still preserved");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn old_definition_reports_violations_until_its_schema_is_structural() {
     let (world, _) = old_world().await;
     let path = format!("{CRDS}/{NAME}");
@@ -155,7 +155,7 @@ async fn old_definition_reports_violations_until_its_schema_is_structural() {
     assert!(code == 422 && message.contains(error), "{refused}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn old_definition_without_a_uid_is_deleted_with_its_objects() {
     let (world, _) = old_world().await;
     assert_eq!(world.post(NOXUS, &noxu("a")).await.0, 201);
@@ -164,7 +164,7 @@ async fn old_definition_without_a_uid_is_deleted_with_its_objects() {
     world.gone(&path).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn malformed_metadata_of_a_stored_object_is_not_served() {
     let storage = MemoryStorage::new();
     let world = World::over(storage.clone()).await;

@@ -14,7 +14,7 @@ use listwatch_storage::Storage;
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 pub(crate) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// The time limit of every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     server: Arc<ApiServer>,
@@ -167,6 +167,12 @@ impl World {
         let (code, body) = self.post(CRDS, definition).await;
         assert_eq!(code, 201, "{body}");
         body
+    }
+
+    /// Waits until the server serves a version of a group, such as `example.com/v1`. A request that follows a
+    /// definition waits at most 3 s for it, which is too short for a slow machine.
+    pub(crate) async fn serves(&self, group_version: &str) {
+        self.until(&format!("/apis/{group_version}"), |found| found["kind"] == "APIResourceList").await;
     }
 
     /// Waits until the status of a definition has the condition `Established`.

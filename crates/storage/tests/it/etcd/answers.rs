@@ -23,7 +23,7 @@ use super::raw::proto::{
     RequestUnion, ResponseHeader, StatusRequest, TargetUnion, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
     path,
 };
-use super::{connect, list, pod, pods, rejected_endpoint};
+use super::{connect, list, patient_options, pod, pods, rejected_endpoint};
 
 /// The time limit for each awaited item. The limit exceeds the timers that [`pass`] skips, so that a timer that
 /// starts late only costs time.
@@ -34,7 +34,7 @@ const INVALID_TOKEN: Answer = Answer::Status(Code::Unauthenticated, "etcdserver:
 const DENIED: Answer = Answer::Status(Code::PermissionDenied, "etcdserver: permission denied");
 
 /// Lets `time` pass at once, after all tasks have had the chance to start their timers.
-async fn pass(time: Duration) {
+pub(crate) async fn pass(time: Duration) {
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
@@ -66,7 +66,7 @@ pub(crate) async fn store_of(etcd: &FakeEtcd) -> Arc<Etcd3> {
 async fn connect_succeeds_within_the_configured_dial_timeout() {
     let etcd = FakeEtcd::start().await;
     let mut options = Etcd3Options::new([&*etcd.url]);
-    options.dial_timeout = Duration::from_secs(3);
+    options.dial_timeout = PATIENCE;
     options.prefix = "a/../registry//".to_owned();
     let store = Etcd3::connect(options).await.expect("an etcd that answers at once");
     assert_eq!(store.prefix(), "/registry", "the prefix is a normalized path");
@@ -77,7 +77,7 @@ async fn connect_succeeds_within_the_configured_dial_timeout() {
 async fn connect_error_names_the_member_of_another_cluster() {
     let (one, other) = (FakeEtcd::start().await, FakeEtcd::start().await);
     other.state().cluster = 8;
-    let refused = rejected_endpoint(Etcd3Options::new([&*one.url, &*other.url])).await;
+    let refused = rejected_endpoint(patient_options([&*one.url, &*other.url])).await;
     let ConnectError::Endpoint { endpoint, reason } = refused else { panic!("{refused:?}") };
     assert!([&one.url, &other.url].contains(&&endpoint), "{endpoint:?} is no endpoint");
     assert!(reason.contains(&endpoint) && reason.contains("another etcd cluster answers"), "{reason}");
@@ -393,7 +393,7 @@ async fn late_compactor_continues_with_the_current_version_of_the_compact_key() 
 // ------------------------------------------------------------------------------ users
 
 fn as_user(etcd: &FakeEtcd) -> Etcd3Options {
-    let mut options = Etcd3Options::new([&*etcd.url]);
+    let mut options = patient_options([&*etcd.url]);
     options.user = Some(("user".into(), "secret".into()));
     options
 }
@@ -544,7 +544,7 @@ async fn watches_that_are_not_read_hold_a_bounded_number_of_bytes_together() {
     // A watch that is read has its reserve, and so all changes, while the others are stalled.
     let mut read = watches.remove(0);
     while !matches!(next(&mut read).await, Some(WatchItem::Event(event)) if event.revision() == last) {}
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     // Without etcd, only buffered changes arrive.
     drop(etcd);
     let mut held = Vec::new();
@@ -592,8 +592,10 @@ async fn watch_that_is_not_read_holds_a_bounded_part_of_a_fragmented_response() 
             tokio::time::sleep(Duration::from_secs(2)).await;
             drop(etcd);
         }
+        // Without etcd, only buffered changes arrive.
+        let quiet = if is_cut { Duration::from_secs(2) } else { PATIENCE };
         let mut seen = 0;
-        while let Ok(Some(WatchItem::Event(event))) = timeout(Duration::from_secs(2), watch.next()).await {
+        while let Ok(Some(WatchItem::Event(event))) = timeout(quiet, watch.next()).await {
             seen += 1;
             let expected = 2 + (seen - 1) / changes;
             assert_eq!(event.revision().get(), expected.unsigned_abs(), "complete and in order");
@@ -700,7 +702,7 @@ async fn open_watch_requests_progress_once_the_version_of_its_member_is_known() 
     timeout(PATIENCE, learned).await.expect("the version is learned");
     etcd.state().write(b"/elsewhere", Some(Vec::new()), 0);
     watch.request_progress();
-    let progress = timeout(Duration::from_secs(10), watch.next()).await.expect("read your writes: no progress");
+    let progress = timeout(PATIENCE, watch.next()).await.expect("read your writes: no progress");
     assert_eq!(progress, Some(WatchItem::Progress(Revision::new(4))));
     let opened = etcd.watches().iter().filter(|watch| watch.key != watch.range_end).count();
     assert_eq!((opened, progress_requests()), (1, 1), "on the stream that was open before");

@@ -29,7 +29,7 @@ use super::raw::proto::{
 };
 
 /// The time limit for a request of the store.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The answer to a request.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ async fn enable_auth(member: &Member) {
 }
 
 fn options_of(user: &str, url: &str) -> Etcd3Options {
-    let mut options = Etcd3Options::new([url]);
+    let mut options = patient_options([url]);
     options.user = Some((user.into(), "secret".into()));
     options
 }
@@ -27,7 +27,7 @@ async fn user_needs_only_the_prefix_except_for_compaction() {
 
     let mut options = options_of("listwatch", &member.url);
     let store = Etcd3::connect(options.clone()).await.expect("the permissions are enough to begin");
-    let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
+    let mut watch = open_watch(&store, pods(), Revision::ZERO).await;
     let first = store.create(&pod("a"), "{}".into(), Some(Duration::from_secs(3600))).await.unwrap();
     let updated = store.update(&pod("a"), first, "{}".into(), None).await.unwrap();
     let last = store.delete(&pod("a"), updated).await.unwrap();
@@ -64,7 +64,7 @@ async fn etcd_that_denies_its_status_serves_a_user_that_has_the_prefix() {
     let store = Etcd3::connect(options_of("listwatch", &gateway.url)).await.expect("the prefix is enough to begin");
     assert!(gateway.denied() > 0, "the version was asked for");
     assert!(!store.capabilities().progress_requests, "an unknown version is treated as the oldest one");
-    let mut watch = store.watch(pods(), Revision::ZERO).await.expect("the prefix is enough to watch");
+    let mut watch = open_watch(&store, pods(), Revision::ZERO).await;
     let first = store.create(&pod("a"), "{}".into(), None).await.unwrap();
     assert_eq!(follow(&mut watch, first).await.len(), 1);
     assert_eq!(list(&store, 0).await.items.len(), 1);
@@ -91,7 +91,7 @@ async fn rolling_upgrade_to_an_etcd_that_denies_its_status_ends_no_watch() {
     let gateway = Gateway::start(&member.url).await;
     let store = connect(&[&gateway.url]).await;
     let start = store.current_revision().await.unwrap();
-    let mut watch = store.watch(pods(), start).await.unwrap();
+    let mut watch = open_watch(&store, pods(), start).await;
     let mut last = store.create(&pod("before"), "{}".into(), None).await.unwrap();
     let mut seen = follow(&mut watch, last).await;
     for round in 0..4 {
@@ -115,6 +115,6 @@ async fn members_of_two_clusters_are_rejected_despite_denied_status() {
         gateways.push(Gateway::start(&member.url).await);
     }
     gateways.iter().for_each(|gateway| gateway.deny_status(true));
-    let refused = rejected_endpoint(Etcd3Options::new(gateways.iter().map(|gateway| &*gateway.url))).await;
+    let refused = rejected_endpoint(patient_options(gateways.iter().map(|gateway| &*gateway.url))).await;
     assert!(refused.to_string().contains("another etcd cluster answers"), "{refused}");
 }

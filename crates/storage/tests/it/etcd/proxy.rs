@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -72,6 +73,13 @@ impl Proxy {
     /// Closes the current connections.
     pub(crate) fn hang_up(&self) {
         self.faults.hang_up.send_modify(|generation| *generation += 1);
+    }
+
+    /// Waits until no connection is open. A connection that was swallowed stays open.
+    pub(crate) async fn wait_until_closed(&self) {
+        while self.faults.hang_up.receiver_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Sets the handling of new connections.

@@ -27,14 +27,14 @@ mod messages {
 
     #[derive(Clone, PartialEq, Message)]
     pub(super) struct Number {
-        /// `ID` of LeaseRevokeRequest, `targetID` of MoveLeaderRequest.
+        /// `ID` of LeaseRevokeRequest and of LeaseStatus, `targetID` of MoveLeaderRequest.
         #[prost(uint64, tag = "1")]
         pub(super) id: u64,
     }
 
     #[derive(Clone, PartialEq, Message)]
     pub(super) struct Numbers {
-        /// `leases` of LeaseLeasesResponse, `members` of MemberListResponse.
+        /// `leases` of LeaseLeasesResponse.
         #[prost(message, repeated, tag = "2")]
         pub(super) items: Vec<Number>,
     }
@@ -155,13 +155,9 @@ impl Raw {
         self.try_call(path::STATUS, StatusRequest {}).await
     }
 
-    pub(crate) async fn members(&self) -> Vec<u64> {
-        let answer: Numbers = self.call("/etcdserverpb.Cluster/MemberList", Empty {}).await;
-        answer.items.iter().map(|member| member.id).collect()
-    }
-
-    pub(crate) async fn move_leader(&self, id: u64) {
-        let _: Empty = self.call("/etcdserverpb.Maintenance/MoveLeader", Number { id }).await;
+    /// Makes this member, which must be the leader, give its role to another member.
+    pub(crate) async fn try_move_leader(&self, id: u64) -> Result<(), Status> {
+        self.try_call("/etcdserverpb.Maintenance/MoveLeader", Number { id }).await.map(|Empty {}| ())
     }
 
     /// The responses to a watch of `key..end`. Dropping the stream ends the watch.

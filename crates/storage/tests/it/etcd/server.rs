@@ -9,7 +9,7 @@ use listwatch_test_ports::free_port;
 use tempfile::TempDir;
 
 /// Time for a started member to answer.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The etcd for the tests, determined by the environment.
 pub(crate) enum Etcd {

@@ -8,7 +8,7 @@ use listwatch_storage::etcd3::{ConnectError, Etcd3, Etcd3Options};
 use tempfile::TempDir;
 
 use super::server::{self, Member};
-use super::{binary, certainly_create, follow, pod, pods};
+use super::{binary, certainly_create, follow, open_watch, patient_options, pod, pods};
 
 /// A certificate authority.
 struct Authority {
@@ -77,7 +77,7 @@ impl Files {
     }
 
     fn options(&self, url: &str) -> Etcd3Options {
-        let mut options = Etcd3Options::new([url]);
+        let mut options = patient_options([url]);
         options.ca_file = Some(self.path("ca.crt"));
         options.cert_file = Some(self.path("client.crt"));
         options.key_file = Some(self.path("client.key"));
@@ -91,14 +91,14 @@ async fn connection_requires_the_tls_files() {
     let files = Files::new(&Authority::new());
     let member = files.start_etcd(&binary);
 
-    let mut options = Etcd3Options::new([&*member.url]);
+    let mut options = patient_options([&*member.url]);
     let refused = Etcd3::connect(options.clone()).await.unwrap_err();
     assert!(matches!(refused, ConnectError::Unreachable { .. }), "an unknown authority is not trusted: {refused:?}");
     options.ca_file = Some(files.path("ca.crt"));
     let refused = Etcd3::connect(options).await.unwrap_err();
     assert!(matches!(refused, ConnectError::Unreachable { .. }), "etcd wants a certificate: {refused:?}");
     let store = Etcd3::connect(files.options(&member.url)).await.expect("all files are given");
-    let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
+    let mut watch = open_watch(&store, pods(), Revision::ZERO).await;
     let last = store.create(&pod("a"), "{}".into(), None).await.unwrap();
     assert_eq!(follow(&mut watch, last).await.len(), 1);
 }
@@ -112,7 +112,7 @@ async fn rotated_authority_and_certificates_are_used_without_a_restart_of_the_cl
     let files = Files::new(&old);
     let mut member = files.start_etcd(&binary);
     let store = Etcd3::connect(files.options(&member.url)).await.expect("all files are given");
-    let mut watch = store.watch(pods(), Revision::ZERO).await.unwrap();
+    let mut watch = open_watch(&store, pods(), Revision::ZERO).await;
 
     let steps: [(&str, &dyn Fn()); 3] = [
         ("both authorities are trusted", &|| files.trust(&[&old, &new])),
