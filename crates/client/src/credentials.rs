@@ -409,8 +409,8 @@ mod tests {
         let failure = || async { renewed.session().await.err().map(|problem| problem.to_string()) };
         let first = failure().await;
         assert!(first.is_some(), "the plugin fails");
-        // The clock stands still, because a slow machine may need more than FAILURE_MEMORY for the next requests. A
-        // plugin that runs nevertheless fails with another error: a paused clock passes its time limit at once.
+        // The clock stands still, because a slow machine may need more than FAILURE_MEMORY for the next requests. If
+        // the plugin ran again, its time limit would pass at once on this clock, and the error would differ.
         tokio::time::pause();
         for _ in 0..4 {
             assert_eq!(failure().await, first, "a plugin that failed is run again at once");

@@ -10,7 +10,7 @@ use crate::process::Run;
 use crate::steps::seconds;
 
 use super::World;
-use super::watching::LINE_LIMIT;
+use super::watching::{FASTEST_LINE_LIMIT, LINE_LIMIT};
 
 /// The time limit of the initial state.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
@@ -37,10 +37,15 @@ pub(crate) fn prints_diffs(world: &mut World) -> Outcome<String> {
     let since = diffs.lines.count();
     let gone = json!({"metadata": {"labels": {"shop.example/diff": Value::Null}}});
     world.access.merge_patch("/api/v1/namespaces/shop/pods/toolbox", &gone)?;
+    let written_again = Instant::now();
     let wanted = r#"- metadata.labels["shop.example/diff"]: "yes""#;
     let field = diffs.lines.wait(since, LINE_LIMIT, |line| line.trim() == wanted);
-    ensure!(field.is_some(), "no line {wanted}:\n{}", diffs.tail());
-    Ok(format!("line {} after the write", seconds(head.at.saturating_duration_since(written))))
+    let field = field.ok_or_else(|| Failure::from(format!("no line {wanted}:\n{}", diffs.tail())))?;
+    let (first, second) =
+        (head.at.saturating_duration_since(written), field.at.saturating_duration_since(written_again));
+    let fastest = first.min(second);
+    ensure!(fastest < FASTEST_LINE_LIMIT, "the fastest of 2 lines came {} after the write", seconds(fastest));
+    Ok(format!("line {} after the write", seconds(fastest)))
 }
 
 /// `--once` prints the same objects as kubectl and ends. An unknown resource ends with code 3.

@@ -10,7 +10,7 @@ use crate::process::Run;
 use super::server::free_port;
 
 /// The time limit of a start that must fail.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(30);
+const REFUSAL_LIMIT: Duration = Duration::from_secs(15);
 
 pub(crate) fn refused(bin: Option<&Path>, dir: &Path) -> Outcome<String> {
     let bin = bin.ok_or("no server binary")?;

@@ -12,11 +12,29 @@ use crate::steps::seconds;
 use super::World;
 
 /// The time limit from the response to the write until the line of the watcher. A server that holds an event back sends
-/// the event with its next write: a PING frame of HTTP/2 after 30 s, or a bookmark after 60 s. The limit is below both.
+/// the event with its next write: a PING frame of HTTP/2 (30 s after the last frame of the connection), or a bookmark
+/// (every 60 s). On a watch that was just opened, this limit is below both.
 pub(crate) const LINE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The time limit of the fastest of several lines. A busy host delays single lines, but not all of them.
-const FASTEST_LINE_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const FASTEST_LINE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The number of writes of which the fastest must be seen within [`FASTEST_LINE_LIMIT`].
+const WRITES: u32 = 3;
+
+/// Writes [`WRITES`] times, and waits for the line of each write. `write_and_wait` receives the number of the write, and
+/// returns the time from the response to the line.
+///
+/// # Errors
+/// `write_and_wait` has failed, or no line has come within [`FASTEST_LINE_LIMIT`].
+pub(crate) fn fastest(mut write_and_wait: impl FnMut(u32) -> Outcome<Duration>) -> Outcome<Duration> {
+    let mut fastest = Duration::MAX;
+    for number in 0..WRITES {
+        fastest = fastest.min(write_and_wait(number)?);
+    }
+    ensure!(fastest < FASTEST_LINE_LIMIT, "the fastest of {WRITES} lines came {} after the write", seconds(fastest));
+    Ok(fastest)
+}
 
 /// The time limit to open a watch, including kubectl's discovery.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
@@ -62,7 +80,7 @@ pub(crate) fn over_http1(world: &mut World) -> Outcome<String> {
 
 /// Over HTTP/2, no event is held back.
 pub(crate) fn over_http2(world: &mut World) -> Outcome<String> {
-    over(world, "--http2", 101, |line| line.starts_with("< HTTP/2 200"))
+    over(world, "--http2", 110, |line| line.starts_with("< HTTP/2 200"))
 }
 
 fn over(world: &mut World, version: &str, turn: u32, header: impl Fn(&str) -> bool) -> Outcome<String> {
@@ -72,24 +90,29 @@ fn over(world: &mut World, version: &str, turn: u32, header: impl Fn(&str) -> bo
         "no such header line with {version}:\n{}",
         watch.tail()
     );
-    let since = watch.lines.count();
-    touch(world, "/api/v1/namespaces/shop/configmaps/web", turn)?;
-    let written = Instant::now();
-    let (line, event) = next_event(&watch, since)?;
-    ensure!(event["type"] == "MODIFIED" && event["object"]["metadata"]["name"] == "web", "not the event: {event}");
-    Ok(format!("event {} after the write", seconds(line.at.saturating_duration_since(written))))
+    let fastest = fastest(|number| {
+        let since = watch.lines.count();
+        touch(world, "/api/v1/namespaces/shop/configmaps/web", turn + number)?;
+        let written = Instant::now();
+        let (line, event) = next_event(&watch, since)?;
+        ensure!(event["type"] == "MODIFIED" && event["object"]["metadata"]["name"] == "web", "not the event: {event}");
+        Ok(line.at.saturating_duration_since(written))
+    })?;
+    Ok(format!("event {} after the write", seconds(fastest)))
 }
 
 /// Our client prints changes. The restart scenarios continue with its watch.
 pub(crate) fn our_client(world: &mut World) -> Outcome<String> {
     let watch = our_watch(world)?;
-    let since = watch.lines.count();
-    touch(world, "/api/v1/namespaces/shop/pods/toolbox", 200)?;
-    let written = Instant::now();
-    let line = watch.lines.wait(since, LINE_LIMIT, |line| line.contains("toolbox"));
-    let line =
-        line.ok_or_else(|| Failure::from(format!("no line within {LINE_LIMIT:?} of the write:\n{}", watch.tail())))?;
-    Ok(format!("line {} after the write", seconds(line.at.saturating_duration_since(written))))
+    let fastest = fastest(|number| {
+        let since = watch.lines.count();
+        touch(world, "/api/v1/namespaces/shop/pods/toolbox", 200 + number)?;
+        let written = Instant::now();
+        let line = watch.lines.wait(since, LINE_LIMIT, |line| line.contains("toolbox"));
+        let late = || Failure::from(format!("no line within {LINE_LIMIT:?} of the write:\n{}", watch.tail()));
+        Ok(line.ok_or_else(late)?.at.saturating_duration_since(written))
+    })?;
+    Ok(format!("line {} after the write", seconds(fastest)))
 }
 
 /// Starts `listwatch watch pods -A`, and waits for the initial objects.

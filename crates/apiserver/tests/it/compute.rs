@@ -178,20 +178,22 @@ async fn object_nested_100_levels_deep_is_stored_and_read() {
     assert!(status["message"].as_str().is_some_and(|text| text.contains("exceeded max depth")), "{status}");
 }
 
-/// Maximum delay of a response after its deadline: 4 s, or on a slow machine [`PARSE_TIMES_MAX`].
+/// Maximum delay of a response after its deadline, on a machine that parses 3 MB of JSON in less than 0.4 s.
 const GRACE: Duration = Duration::from_secs(4);
-/// Maximum delay on a slow machine, as a multiple of the time to parse 3 MB of JSON.
-const PARSE_TIMES_MAX: u32 = 40;
-/// The number of times that a request is sent if each response is late. A machine that stops for a few seconds delays
-/// one response, and a slow server delays all of them.
+/// Maximum delay on a slower machine, as a multiple of the time to parse 3 MB of JSON.
+const PARSE_TIMES_MAX: u32 = 10;
+/// Maximum number of attempts. The fastest response counts, because a stall of the machine delays only one.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Returns the time to parse 3 MB of JSON.
+/// Returns the shortest of three times to parse 3 MB of JSON.
 fn parse_time() -> Duration {
     let body = format!("[{}]", vec!["{}"; 1_000_000].join(","));
-    let begun = Instant::now();
-    let _: Value = serde_json::from_slice(body.as_bytes()).expect("JSON");
-    begun.elapsed()
+    let parse = || {
+        let begun = Instant::now();
+        let _: Value = serde_json::from_slice(body.as_bytes()).expect("JSON");
+        begun.elapsed()
+    };
+    parse().min(parse()).min(parse())
 }
 
 #[tokio::test]

@@ -575,11 +575,25 @@ async fn custom_objects_are_served_in_every_encoding_and_view() {
 /// Serves hundreds of definitions without a cache for each. The time must not be quadratic in the number of
 /// definitions: with quadratic time, the last hundred of them would take five times as long as the first.
 #[tokio::test]
-async fn last_hundred_of_300_definitions_takes_about_as_long_as_the_first() {
+async fn last_hundred_of_300_definitions_takes_less_than_3_times_the_first() {
+    let mut seen = Vec::new();
+    // A stall of the machine delays one attempt, and quadratic time delays each.
+    for _ in 0..3 {
+        let hundreds = define_300().await;
+        if hundreds[2] < 3 * hundreds[0] && hundreds.iter().sum::<Duration>() < Duration::from_secs(30) {
+            return;
+        }
+        seen.push(hundreds);
+    }
+    panic!("each hundred definitions took, in three attempts, {seen:?}");
+}
+
+/// Creates 300 definitions, and returns the time of each hundred.
+async fn define_300() -> [Duration; 3] {
     let server = Arc::new(ApiServer::builder().build().await.expect("a server"));
     let world = World::of(server);
-    let mut hundreds = Vec::new();
-    for hundred in 0..3 {
+    let mut hundreds = [Duration::ZERO; 3];
+    for (hundred, took) in hundreds.iter_mut().enumerate() {
         let begun = std::time::Instant::now();
         for number in hundred * 100..(hundred + 1) * 100 {
             let mut own = definition();
@@ -587,13 +601,11 @@ async fn last_hundred_of_300_definitions_takes_about_as_long_as_the_first() {
             own["spec"]["group"] = json!(format!("g{number}.example.com"));
             world.define(&own).await;
         }
-        hundreds.push(begun.elapsed());
+        *took = begun.elapsed();
     }
-    // The machine may stop for a few seconds at any time.
-    let limit = 4 * hundreds[0] + Duration::from_secs(5);
-    assert!(hundreds[2] < limit, "each hundred definitions took {hundreds:?}");
     let groups = world.get("/apis").await.1;
     assert!(groups["groups"].as_array().unwrap().len() > 300);
+    hundreds
 }
 
 /// Returns a definition whose schema has one example of each feature.

@@ -32,7 +32,7 @@ const CASE_LIMIT: Duration = Duration::from_secs(180);
 /// The time limit of the removal of a case's objects.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(20);
 /// The time limit of a request that is not a step of a case.
-const REQUEST_LIMIT: Duration = Duration::from_secs(30);
+const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 /// The time limit from the creation of a CustomResourceDefinition until its resource is served.
 const DEFINITION_WAIT: Duration = Duration::from_secs(60);
 

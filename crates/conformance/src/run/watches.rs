@@ -18,8 +18,9 @@ use crate::transport::{
 use crate::value::matcher;
 use crate::value::{compare_resource_versions, excerpt};
 
-/// The time limit for the head of a watch's response.
-const HEAD_WAIT: Duration = Duration::from_secs(30);
+/// The time limit for the head of a watch's response. It is below the interval of a server's HTTP/2 PING frames (30 s),
+/// with which a held head would leave.
+const HEAD_WAIT: Duration = Duration::from_secs(15);
 /// The number of bytes of an event that a failure shows.
 const SHOWN_BYTES: usize = 600;
 

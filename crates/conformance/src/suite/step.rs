@@ -11,8 +11,9 @@ use crate::value::path::Path;
 /// The largest number of repetitions or branches of one step.
 const REPEAT_MAX: u64 = 10_000;
 
-/// The default deadline of a step.
-pub(crate) const STEP_WAIT: Duration = Duration::from_secs(30);
+/// The default deadline of a step. It is below the interval of a server's HTTP/2 PING frames (30 s), with which a held
+/// event would leave.
+pub(crate) const STEP_WAIT: Duration = Duration::from_secs(15);
 
 /// One step.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use listwatch_storage::Storage;
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 pub(crate) const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// The time limit of every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct World {
     server: Arc<ApiServer>,
