@@ -5,12 +5,13 @@
 //!                            │        (over the embedded store, and over etcd)
 //!                            ▼
 //!                        counts of branches and calls ──► build with the counts ──► target/dist/listwatch
-//!                        functions of a start ──────────► order of the functions in the binary ──┘
+//!                        functions without requests ────► order of the functions in the binary ──┘
 //! ```
 //!
 //! The counts place the code that requests run side by side, and decide what is inlined. A request of a cluster touches
 //! most of the write path once, so that it mostly waits for code that is not in the cache of the processor. The functions
-//! of a start are placed before all others ([`crate::link_order`]), so that an idle server maps little code.
+//! of an idle server, and then those of its start, are placed before all others ([`crate::link_order`]), so that an idle
+//! server maps little code.
 //! Source: <https://doc.rust-lang.org/rustc/profile-guided-optimization.html>.
 
 use std::path::{Path, PathBuf};
@@ -60,7 +61,9 @@ const LOAD_LIMIT: Duration = Duration::from_secs(300);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a server without requests runs, to count the functions of its start.
-const IDLE: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_secs(5);
+/// How long a server without requests runs, to count the functions of an idle server. Most of its periods are shorter.
+const IDLE: Duration = Duration::from_secs(70);
 
 pub(crate) fn run(mut args: Args) -> Outcome<()> {
     let counts = args.value("--counts")?.map(PathBuf::from);
@@ -219,20 +222,26 @@ fn measure(build: &Build, profdata: &Path, counts: &Path) -> Outcome<String> {
     Ok(format!("{megabytes} MB of counts, {} functions of a start", functions.len()))
 }
 
-/// Starts a server with counters and stops it without a request. Returns the functions that ran.
+/// The functions of a start without requests and of an idle server, in the order in which they are placed.
 fn start(bin: &Path, dir: &Path, profdata: &Path) -> Outcome<Vec<String>> {
+    let short = counts_without_requests(bin, &dir.join("short"), profdata, SHORT)?;
+    let idle = counts_without_requests(bin, &dir.join("idle"), profdata, IDLE)?;
+    let functions = link_order::order(&short, &idle);
+    ensure!(!functions.is_empty(), "the start of the server counted no function");
+    Ok(functions)
+}
+
+/// Starts a server with counters and stops it after `duration` without a request. Returns the listing of its counts.
+fn counts_without_requests(bin: &Path, dir: &Path, profdata: &Path, duration: Duration) -> Outcome<String> {
     std::fs::create_dir_all(dir)?;
     let (raw, merged) = (dir.join("start.profraw"), dir.join("start.profdata"));
     let (mut server, _) =
         Server::start_with(bin, Store::Embedded, &dir.join("server"), vec![(COUNTS_FILE, raw.clone())])?;
-    std::thread::sleep(IDLE);
+    std::thread::sleep(duration);
     stop(&mut server)?;
     // A sparse profile has only functions that ran.
     Run::new(profdata).args(["merge", "--sparse", "--output"]).arg(&merged).arg(&raw).show()?;
-    let listing = Run::new(profdata).args(["show", "--all-functions"]).arg(&merged).text()?;
-    let functions: Vec<String> = link_order::functions(&listing).into_iter().map(str::to_owned).collect();
-    ensure!(!functions.is_empty(), "the start of the server counted no function");
-    Ok(functions)
+    Run::new(profdata).args(["show", "--all-functions", "--counts"]).arg(&merged).text()
 }
 
 /// Stops a server with counters, which writes its counts.

@@ -8,6 +8,8 @@ mod process;
 mod relocation;
 mod serve;
 mod snapshots;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod start_code;
 mod stop_signals;
 mod storage;
 mod store;

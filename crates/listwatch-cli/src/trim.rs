@@ -1,4 +1,4 @@
-//! Returns free memory to the system after a peak: [`start`].
+//! Returns free memory to the system after a peak, and code after the start: [`start`].
 //!
 //! glibc keeps freed memory for later allocations, and returns only the end of a heap on its own. `malloc_trim` returns
 //! all free pages, but walks the free chunks of each heap under the heap's lock. Therefore the server calls
@@ -65,8 +65,13 @@ mod glibc {
     fn watch() {
         let Some(resident) = resident() else { return };
         let mut schedule = Schedule::new(Instant::now(), resident);
+        let mut has_start_code = true;
         loop {
             std::thread::sleep(CHECK_INTERVAL);
+            if std::mem::take(&mut has_start_code) {
+                let unmapped = crate::start_code::unmap();
+                tracing::debug!(unmapped, "the code of the start was unmapped");
+            }
             let Some(before) = self::resident() else { return };
             let now = Instant::now();
             if schedule.handle_resident(now, before) {
