@@ -33,7 +33,7 @@ type Figure = (&'static str, &'static [&'static str], &'static str, &'static str
 const STORM: &[&str] = &["storm", "--informers", "20", "--objects", "5000"];
 const FAN_OUT: &[&str] = &["fanout", "--watchers", "1000"];
 const LIST: &[&str] = &["list", "--variant", "consistent"];
-const START: &[&str] = &["cold", "--objects", "0"];
+const START: &[&str] = &["cold", "--objects", "0", "--idle", "30"];
 
 /// The target figures, in the order of the table. Figures with the same load share a run.
 const FIGURES: &[Figure] = &[
@@ -84,6 +84,7 @@ const FIGURES: &[Figure] = &[
     ("KiB per idle watcher, h1 with TLS", &["idle", "--http", "h1"], "memory", "kib_per_watcher", AtMost(20.0)),
     ("ms from start to ready, empty", START, "embedded", "ready_ms", AtMost(100.0)),
     ("RSS MiB then", START, "embedded", "ready_rss_mib", AtMost(15.0)),
+    ("RSS MiB 30 s later", START, "embedded", "idle_rss_mib", AtMost(15.0)),
     (
         "CPU µs per write, 2,000 watchers of one object each",
         &["fanout", "--select", "name", "--watchers", "2000", "--rate", "200"],

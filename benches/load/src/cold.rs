@@ -1,7 +1,7 @@
 //! `cold`: the start-up time of a server with an empty and with a full store, after a stop and
-//! after a kill.
+//! after a kill, and its memory without requests.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Outcome;
 use crate::http::{Client, Extras, Http};
@@ -23,6 +23,10 @@ pub(crate) struct Cold {
     /// End of the previous server
     #[arg(long, value_delimiter = ',', default_value = "stopped,killed")]
     after: Vec<End>,
+
+    /// Seconds without a request before the list, and measure the memory after them
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -61,6 +65,10 @@ impl Cold {
                     let target = launch.start()?;
                     let ready = begun.elapsed().as_secs_f64() * 1e3;
                     let started = target.usage().ok_or("the server has ended")?;
+                    let waits = Instant::now();
+                    tokio::time::sleep(Duration::from_secs(self.idle)).await;
+                    let idle = target.usage().ok_or("the server has ended")?;
+                    let begun = begun + waits.elapsed();
                     let mut client = Client::connect(&target, Http::H2).await?;
                     let bytes = client.drain(objects.collection(), Extras::default()).await?;
                     let listed = begun.elapsed().as_secs_f64() * 1e3;
@@ -71,6 +79,7 @@ impl Cold {
                     rounds.push(Metrics::from([
                         ("ready_ms", ready),
                         ("ready_rss_mib", started.rss_kib as f64 / 1024.0),
+                        ("idle_rss_mib", idle.rss_kib as f64 / 1024.0),
                         ("listed_ms", listed),
                         ("mb_per_answer", bytes as f64 / 1e6),
                         ("cpu_s", used.cpu.as_secs_f64()),

@@ -42,6 +42,7 @@ const HEADINGS: &[(&str, &str, usize)] = &[
     ("bytes_per_event", "bytes/event", 0),
     ("ready_ms", "ready after ms", 1),
     ("ready_rss_mib", "RSS then MiB", 1),
+    ("idle_rss_mib", "RSS idle MiB", 1),
     ("listed_ms", "listed after ms", 1),
     ("cpu_s", "CPU s", 2),
     ("cpu_share", "cores", 2),
