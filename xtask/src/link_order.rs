@@ -24,7 +24,8 @@ pub(crate) fn order(short: &str, idle: &str) -> Vec<String> {
     first.into_iter().map(str::to_owned).collect()
 }
 
-/// The highest count of an idle run that starts alone explain: two starts schedule their tasks differently.
+/// The highest count of an idle run that its start alone explains, from the count of another start, whose tasks were
+/// scheduled differently.
 fn with_noise(count: Option<&u64>) -> u64 {
     let count = count.copied().unwrap_or(0);
     count + count / 50 + 2

@@ -24,7 +24,7 @@ pub(crate) struct Cold {
     #[arg(long, value_delimiter = ',', default_value = "stopped,killed")]
     after: Vec<End>,
 
-    /// Seconds without a request before the list, and measure the memory after them
+    /// Wait for this number of seconds before the list, and measure the memory after them
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle: u64,
 }
@@ -76,16 +76,19 @@ impl Cold {
                     if (bytes as usize) < count * self.kib * 900 {
                         return Err(format!("a list of {count} objects has {bytes} bytes only").into());
                     }
-                    rounds.push(Metrics::from([
+                    let mut metrics = Metrics::from([
                         ("ready_ms", ready),
                         ("ready_rss_mib", started.rss_kib as f64 / 1024.0),
-                        ("idle_rss_mib", idle.rss_kib as f64 / 1024.0),
                         ("listed_ms", listed),
                         ("mb_per_answer", bytes as f64 / 1e6),
                         ("cpu_s", used.cpu.as_secs_f64()),
                         ("rss_mib", used.rss_kib as f64 / 1024.0),
                         ("peak_rss_mib", used.peak_kib as f64 / 1024.0),
-                    ]));
+                    ]);
+                    if self.idle > 0 {
+                        metrics.push(("idle_rss_mib", idle.rss_kib as f64 / 1024.0));
+                    }
+                    rounds.push(metrics);
                     drop(client);
                     match after {
                         End::Stopped => target.stop()?,
